@@ -188,15 +188,37 @@ def statistics_of(model: Any) -> list[Any]:
 
 
 def plain_variables(model: Any) -> list[Any]:
-    """Return variables of the framework's own that layers hold as attributes, which Keras does not
-    know."""
-    held = (v for layer in private.layers_of(model) for v in vars(layer).values())
-    found = {id(v): v for v in held if not isinstance(v, keras.Variable) and _is_assigned(v)}
-    return list(found.values())
+    """Return variables of the framework's own that layers hold, alone or in a list or dict, which
+    Keras does not know."""
+    layers = private.layers_of(model)
+    known = {id(each) for v in model.variables for each in (v, v.value)}
+    held = (v for layer in layers for each in vars(layer).values() for v in _listed(each))
+    found = {id(v): v for v in held if _is_variable(v)}
+    # of torch's modules within layers; a dict of buffers lies in every layer
+    inner = (m for layer in layers if hasattr(layer, "modules") for m in layer.modules())
+    buffers = (b for m in inner for b in m.buffers(recurse=False))
+    found |= {id(b): b for b in buffers}
+    return [v for key, v in found.items() if key not in known and not isinstance(v, keras.Variable)]
 
 
-def _is_assigned(value: Any) -> bool:
-    return all(callable(getattr(value, name, None)) for name in ("assign", "numpy"))
+def put(variable: Any, value: NDArray[Any]) -> None:
+    """Set a variable of the framework's own."""
+    if hasattr(variable, "assign"):
+        variable.assign(value)
+    else:
+        variable.data.copy_(keras.ops.convert_to_tensor(value))
+
+
+def _listed(held: Any) -> Iterable[Any]:
+    if isinstance(held, dict):
+        return held.values()
+    return held if isinstance(held, (list, tuple)) else (held,)
+
+
+def _is_variable(value: Any) -> bool:
+    """Whether this is TensorFlow's, or a tensor that torch gives a gradient to."""
+    own = all(callable(getattr(value, name, None)) for name in ("assign", "numpy"))
+    return own or bool(getattr(value, "is_leaf", False) and getattr(value, "requires_grad", False))
 
 
 def seeds_of(model: Any) -> list[Any]:
@@ -235,7 +257,8 @@ def part_seeds(model: Any, rank: int) -> None:
 def report_local_statistics(model: Any, engine: Engine | None = None) -> None:
     """Log one line about layers whose batch statistics are each replica's own."""
     whole = engine is not None and engine.synchronises
-    local = [] if whole else local_statistics(model)
+    inner = [] if engine is None else [type(norm).__name__ for norm in engine.norms_of(model)]
+    local = [] if whole else [*local_statistics(model), *inner]
     if local:
         logger.info(
             "%s normalises each replica's share by itself, which cannot equal one device; moving "

@@ -327,6 +327,19 @@ class Engine(ABC):
         """Make an update, outside a step, on all parts that are here."""
         update()
 
+    def on_each(self, variable: Any) -> Sequence[Any]:
+        """Return the copies of a variable, one for each part that is here."""
+        return [variable]
+
+    def norms_of(self, model: Any) -> Sequence[Any]:
+        """Return normalisations by a batch within a model that are the framework's own."""
+        del model
+        return ()
+
+    def synchronise_norms(self, model: Any, moments: Callable[[], Any]) -> None:
+        """Have those take a batch's mean and variance from what `moments` gives, in a step."""
+        return
+
     def take_over(self, model: Any) -> None:
         """Release a model that fit is about to train from whatever else has hold of it."""
         return
@@ -338,6 +351,18 @@ class Engine(ABC):
         raise Unsupported(
             f"A step cannot be tried before it is taken. Received: Keras on {self.framework}."
         )
+
+    def noting_draws(self, model: Any) -> AbstractContextManager[list[bool]]:
+        """Surround predict: the list is not empty once the framework's own functions have drawn in
+        its steps."""
+        del model
+        return nullcontext([])
+
+    def drawing_part(self, rows: slice, total: int) -> AbstractContextManager[Any]:
+        """Surround a step that is tried on rows of a batch: the framework's own functions draw for
+        the whole, of which it uses its rows."""
+        del rows, total
+        return nullcontext()
 
     @abstractmethod
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:

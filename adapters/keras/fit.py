@@ -24,7 +24,7 @@ from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep
 from dream.adapters.keras.randomness.start import seed_of_order
-from dream.adapters.keras.update.drift import guard_of
+from dream.adapters.keras.update.drift import CopiesGuard, guard_of
 from dream.checkpoint.leaving import Notice
 from dream.cluster import settings
 from dream.data.alike import Looks
@@ -52,7 +52,7 @@ class FitState:
         self.trained_on = GivenBatches(engine)
         self.tested_on = GivenBatches(engine)
         self.resync: Resync | None = None
-        self.guard = guard_of(engine)
+        self.guard = CopiesGuard(engine) if engine.pooled else guard_of(engine)
         self.in_step = InStep(engine)
 
 
@@ -73,6 +73,8 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     checks.check_own_loop(model, "fit", engine)
     split_validation(given)
     optimizer.take_all(model, engine)
+    if engine.readers.world_size > 1 or engine.parts > 1:
+        checks.report_generators(given["x"], given["validation_data"], engine)
     if not engine.steps and _in_own_order(given["x"]):
         progress.begin_unordered(type(given["x"]).__name__)
         notice.rest()
@@ -93,7 +95,6 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     elif progress.resuming or callbacks.may_go_on(given["callbacks"]):
         _build(model, engine, source)
     if engine.parts > 1:
-        checks.report_generators(given["x"], given["validation_data"], engine)
         given["validation_data"] = _validation(given, engine)
     unordered = "" if source.fixed else type(given["x"]).__name__
     progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
@@ -150,8 +151,9 @@ def predict(model: Any, state: FitState, given: Arguments) -> Any:
     size = -(-source.batch_size // engine.parts)
     generators = engine.generators.state()
     drawn = consistency.DrawWatch(model)
-    outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
-    if drawn.undone():
+    with engine.noting_draws(model) as drew:
+        outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
+    if drawn.undone() or drew:
         if generators is not None:
             engine.generators.restore(generators)
         return type(model).predict(model, **given)

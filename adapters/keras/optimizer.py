@@ -131,10 +131,24 @@ def hyperparameters(optimizers: Sequence[Any]) -> dict[str, str]:
     found = {}
     for place, optimizer in enumerate(optimizers):
         which = f" {place + 1}" if place else ""
-        for name, value in optimizer.get_config().items():
+        for name, value in _config(optimizer).items():
             if name != "name":
                 found[f"{name} of {type(optimizer).__name__}{which}"] = _plain(value)
     return found
+
+
+def _config(optimizer: Any) -> dict[str, object]:
+    try:
+        config: dict[str, object] = optimizer.get_config()
+        return config
+    except NotImplementedError:  # a schedule of the user's own, which cannot say what it is made of
+        schedule = private.schedule_of(optimizer)
+        rate = {"class": type(schedule).__name__, **_numbers_in(schedule)}
+        return {**_numbers_in(optimizer), "learning_rate": rate}
+
+
+def _numbers_in(item: object) -> dict[str, object]:
+    return {n: v for n, v in vars(item).items() if type(v) in (bool, int, float, str)}
 
 
 def _plain(value: object) -> str:

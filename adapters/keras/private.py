@@ -42,6 +42,19 @@ def has_call(model: Any) -> bool:
     return type(model).call is not keras.Model.call
 
 
+def has_own_parts(model: Any) -> bool:
+    """Whether a model's call is made of more than Keras's layers: of layers or a call of the
+    user's own, of functions, or of operations between layers."""
+    layers = layers_of(model)
+    calls = [type(layer).call for layer in layers]
+    between = [op for layer in layers for op in getattr(layer, "operations", ())]
+    return (
+        any(not call.__module__.startswith("keras.") for call in calls)
+        or any(isinstance(layer, keras.layers.Lambda) for layer in layers)
+        or any(not isinstance(op, keras.Layer) for op in between)
+    )
+
+
 def unbuilt_parts(model: Any) -> list[str]:
     """Name the layers of a model that have no variables yet."""
     return [part.name for part in layers_of(model) if part is not model and not part.built]

@@ -67,14 +67,17 @@ def other_hyperparameters(name: str, where: str, values: Sequence[object]) -> De
     )
 
 
-def drifted(found: Sequence[tuple[str, list[int]]], parameters: int) -> Desynchronized:
+def drifted(
+    found: Sequence[tuple[str, list[int]]], parameters: int, where: str = "rank"
+) -> Desynchronized:
     """Make the error of replicas whose parameters differ.
 
-    found: those that do, as `differing` names them. parameters: how many there are.
+    found: those that do, as `differing` names them. parameters: how many there are. where: what a
+    replica is on.
     """
     name, ranks = found[0]
     return Desynchronized(
-        "The replicas have drifted apart: a parameter is not the same on every rank. Received: "
-        f"{name}, rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} unlike rank 0, "
-        f"{len(found)} of {parameters} parameters. What changes it must run alike on every rank."
+        f"The replicas have drifted apart: a parameter is not the same on every {where}. Received: "
+        f"{name}, {where}{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} unlike {where} 0, "
+        f"{len(found)} of {parameters} parameters. What changes it must run alike on every {where}."
     )

@@ -61,6 +61,11 @@ class Row:
         return [*cells, (ONE_PROCESS, 1)] if one else cells
 
 
+def in_one_process(strategy: str) -> bool:
+    """Whether it names the devices of a process: its ranks are then one."""
+    return "devices=" in strategy
+
+
 def rows() -> list[Row]:
     from strangers_keras_rows import ROWS as KERAS
     from strangers_torch_rows import ROWS as TORCH

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
 
 from strangers_job import Outcome, Plain, judge, run
-from strangers_rows import EQUAL, ONE_PROCESS, Row, rows
+from strangers_rows import EQUAL, Row, in_one_process, rows
 
 from dream.launch.forks.forked import SERVER, serving
 
@@ -90,7 +90,7 @@ def _asked(row: Row, options: argparse.Namespace) -> list[tuple[str, int]]:
     return [
         (strategy, ranks)
         for strategy in strategies
-        for ranks in ([1] if strategy == ONE_PROCESS else options.ranks or row.ranks)
+        for ranks in ([1] if in_one_process(strategy) else options.ranks or row.ranks)
     ]
 
 

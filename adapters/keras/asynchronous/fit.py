@@ -24,6 +24,7 @@ from dream.adapters.keras.data.sources import (
     digest_of,
     find,
 )
+from dream.adapters.keras.randomness.draws import once
 from dream.data import tracked
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
@@ -90,6 +91,12 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
         shuffle=given["shuffle"], class_weight=given["class_weight"], passes=passes,
         parts=1,
     )  # fmt: skip
+    if given["shuffle"] and (isinstance(source, Arrays) or source.ordered is not None):
+        once(
+            "replicas that step alone take shuffled samples in an order that seed= draws, which is "
+            "not the script's own on one device. Received: fit(shuffle=True). Say shuffle=False "
+            "for the order of the data"
+        )
     progress = FitProgress()
     progress.passes = passes
     tracked.mark(model, progress)

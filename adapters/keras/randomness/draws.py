@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
@@ -48,6 +48,10 @@ class ShareRows(ABC):
     def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
         """Note that tensors were put one behind the other, in a step that runs eagerly."""
         del pieces, axis
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Inside, what Keras's functions draw by is as the framework has it."""
+        return nullcontext()
 
     @abstractmethod
     def spread(self, tensor: Any, length: Any) -> Any:
@@ -142,7 +146,7 @@ def _dropout(own: Callable[..., Any]) -> Callable[..., Any]:
         dims = [size if want is None else want for want, size in zip(asked, sizes, strict=True)]
         if not dims or not rows.counts(dims[0]):
             return _alike(own, (inputs, rate, noise_shape, seed), {})
-        with drawn_by(None):
+        with drawn_by(None), rows.aside():
             return rows.dropout(own, inputs, rate, None if noise_shape is None else dims, seed)
 
     return draw
@@ -178,7 +182,8 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
 
 def _alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
     """Draw by Keras's own function, which may call others that are replaced."""
-    with drawn_by(None):
+    rows = _rows.get()
+    with drawn_by(None), nullcontext() if rows is None else rows.aside():
         return own(*args, **kwargs)
 
 

@@ -27,7 +27,7 @@ def layers_of(model: Any) -> list[Any]:
 
 def synchronises(model: Any, engine: Engine) -> bool:
     """Whether statistics are of the global batch, and there are any."""
-    return engine.synchronises and bool(layers_of(model))
+    return engine.synchronises and bool(layers_of(model) or engine.norms_of(model))
 
 
 def synchronise(model: Any, engine: Engine) -> None:
@@ -35,6 +35,7 @@ def synchronise(model: Any, engine: Engine) -> None:
     if engine.synchronises:
         for layer in layers_of(model):
             private.replace_moments(layer, _current_moments)
+        engine.synchronise_norms(model, _moments.get)
 
 
 def _current_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> Any:

@@ -11,11 +11,11 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from dream._log import logger
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import plain_variables, statistics_of, take_rank_0s
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import check_hyperparameters, hyperparameters, optimizers_of
+from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.randomness.in_step import InStep
 from dream.data.alike import of_one_place
 from dream.update.drift import Pace, differing, drifted
@@ -72,16 +72,62 @@ class DriftGuard:
         for state in found:
             if not any(state is each for each in self._kept):
                 self._kept.append(state)
-                logger.warning(
-                    "%s is a state that the model's call changes by this rank's own samples: from "
-                    "now on every rank holds rank 0's, which has seen its share alone", state.path,
-                )  # fmt: skip
+                _tell_kept(state)
         take_rank_0s(self._kept, self._ranks)
 
 
+@final
+class CopiesGuard:
+    """Compares the copies of one model's variables that this process has on its devices."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pace = Pace()
+        self._kept: list[Any] = []
+
+    def before_step(self, model: Any) -> None:
+        """Compare where it is time to."""
+        if self._pace.due():
+            self.compare(model)
+        else:
+            self._take_firsts()
+
+    def compare(self, model: Any) -> None:
+        """Compare all there is; a state that differs holds what the first copy does, from now
+        on."""
+        step, began = self._pace.step_seconds(), time.perf_counter()
+        trained, states = _variables_of(model)
+        found = self._apart(trained)
+        if found:
+            named = [(_name(trained[place]), parts) for place, parts in found]
+            raise drifted(named, len(trained), "replica")
+        for place, _ in self._apart(states):
+            if not any(states[place] is each for each in self._kept):
+                self._kept.append(states[place])
+                _tell_kept(states[place])
+        self._take_firsts()
+        self._pace.compared(time.perf_counter() - began, step)
+
+    def _take_firsts(self) -> None:
+        for state in self._kept:
+            state.assign(self._engine.on_each(state)[0])
+
+    def _apart(self, variables: Sequence[Any]) -> list[tuple[int, list[int]]]:
+        copies = [self._engine.on_each(v) for v in variables]
+        said = [_digests(own) for own in zip(*copies, strict=True)]
+        return [(int(place), parts) for place, parts in differing(said)] if said else []
+
+
 def guard_of(engine: Engine) -> DriftGuard | None:
-    """Return what compares a model's replicas; None where no other process has one."""
+    """Return what compares a model's replicas in several processes; None where there is one."""
     return DriftGuard(engine) if engine.several_processes and not engine.mixed else None
+
+
+def _tell_kept(state: Any) -> None:
+    once(
+        f"{state.path} is a state that the model's call changes by a replica's own samples: all "
+        "replicas hold the first one's, which has seen its share alone"
+    )
 
 
 def _variables_of(model: Any) -> tuple[list[Any], list[Any]]:
@@ -100,7 +146,8 @@ def _variables_of(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _name(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))
+    name = getattr(variable, "path", None) or variable.name
+    return str(name or f"a tensor of shape {tuple(variable.shape)} that a layer holds")
 
 
 def _digests(variables: Iterable[Any]) -> dict[str, int]:

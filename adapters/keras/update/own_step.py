@@ -45,6 +45,7 @@ def check(model: Any, engine: Engine, batch: Any) -> None:
     _tried.add(model)
     custom = type(model).train_step is not keras.Model.train_step
     states, metrics = _states_of(model), _metrics_of(model)
+    _check_call(model, engine, batch)
     if not (custom or states or metrics):
         return
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
@@ -75,6 +76,40 @@ def check(model: Any, engine: Engine, batch: Any) -> None:
             "have of it. Received: a state that a batch changes otherwise than its parts do "
             "together, such as a largest value. Keep sums and counts in it", engine,
         )  # fmt: skip
+
+
+def _check_call(model: Any, engine: Engine, batch: Any) -> None:
+    """Say of a call that is not made of Keras's layers alone if it couples samples."""
+    if not (private.has_call(model) and private.has_own_parts(model)):
+        return
+    inputs = batch[0] if isinstance(batch, tuple) else batch
+    made_up = _widened((losses.made_up(inputs, classes=2),))
+
+    def call(rows: slice) -> list[Array]:
+        def run() -> list[Array]:
+            with _rehearsed(model, engine, rows):
+                (part,) = _cut(made_up, rows)
+                return [_array(x) for x in tree.flatten(model(part, training=True))]
+
+        found: list[Array] = engine.apart(run)
+        return found
+
+    try:
+        whole, again = call(slice(None)), call(slice(None))
+        parts = zip(call(slice(_CUT)), call(slice(_CUT, None)), strict=True)
+        joined = [np.concatenate(pair) for pair in parts]
+        draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
+        if draws or all(_is_close(a, b, model) for a, b in zip(whole, joined, strict=True)):
+            return
+    except Exception:
+        return  # it takes nothing that is made up
+    _say(
+        f"The call of {model.name!r} gives a sample another output in a part of its batch: it "
+        "couples the samples, which replicas share. Received: layers or operations in which a "
+        "sample's output hangs on the others, such as a mean over the batch. Normalise by "
+        "keras.layers.BatchNormalization, which sees the whole batch, or by the sample alone",
+        engine,
+    )  # fmt: skip
 
 
 def _say(said: str, engine: Engine) -> None:
@@ -130,12 +165,15 @@ def _add_up(
 ) -> bool:
     """Whether the whole's values are what the parts' add up to."""
     whole, first, second = found
-    close = _CLOSE.get(str(model.compute_dtype), 1e-3)
     return len(whole) == len(first) == len(second) and all(
-        float(np.linalg.norm(a - of_first * b - of_second * c))
-        <= close * float(np.linalg.norm(a)) + 1e-6
+        _is_close(a, of_first * b + of_second * c, model)
         for a, b, c in zip(whole, first, second, strict=True)
     )
+
+
+def _is_close(a: Array, b: Array, model: Any) -> bool:
+    close = _CLOSE.get(str(model.compute_dtype), 1e-3)
+    return float(np.linalg.norm(a - b)) <= close * float(np.linalg.norm(a)) + 1e-6
 
 
 def _of_rows(
@@ -147,25 +185,34 @@ def _of_rows(
     metrics: Sequence[Any],
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone."""
-    batch = tree.map_structure(
-        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), made_up
-    )
-    count = len(range(losses.ROWS)[rows])
-    with ExitStack() as tried:
-        for scope in (
-            private.rehearsal(model), _plain_variables_kept(model), _generators_kept(engine),
-            drawn_by(_OneRow()), batch_norm.standing_still(),
-            losses.placed(_MeanOfRows(engine, count)),
-        ):  # fmt: skip
-            tried.enter_context(scope)
-        held = tried.enter_context(optimizer.holding_scope(1.0))
+    with _rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         before = [_array(v.value) for v in metrics]
-        type(model).train_step(model, batch)
+        type(model).train_step(model, _cut(made_up, rows))
         return _Found(
             [_array(g) for update in held for g in update.gradients if g is not None],
             [_array(v.value) for v in states],
             [_array(v.value) - old for v, old in zip(metrics, before, strict=True)],
         )
+
+
+def _cut(made_up: Any, rows: slice) -> Any:
+    return tree.map_structure(
+        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), made_up
+    )
+
+
+@contextmanager
+def _rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
+    """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
+    count = len(range(losses.ROWS)[rows])
+    with ExitStack() as tried:
+        for scope in (
+            private.rehearsal(model), _plain_variables_kept(model), _generators_kept(engine),
+            drawn_by(_OneRow()), batch_norm.standing_still(),
+            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, losses.ROWS),
+        ):  # fmt: skip
+            tried.enter_context(scope)
+        yield
 
 
 def _array(tensor: Any) -> Array:
@@ -236,9 +283,10 @@ def _generators_kept(engine: Engine) -> Iterator[None]:
 @contextmanager
 def _plain_variables_kept(model: Any) -> Iterator[None]:
     """Inside, variables of the framework's own that layers hold may be assigned."""
-    kept = [(v, np.array(v)) for v in consistency.plain_variables(model)]
+    plain = consistency.plain_variables(model)
+    kept = [(v, np.array(ops.convert_to_numpy(v))) for v in plain]
     try:
         yield
     finally:
         for variable, value in kept:
-            variable.assign(value)
+            consistency.put(variable, value)

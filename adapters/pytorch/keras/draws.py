@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 import keras
@@ -11,7 +12,10 @@ import torch
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, once
 from dream.adapters.keras.randomness.start import Generators
+from dream.adapters.pytorch.randomness.calls import patches
+from dream.adapters.pytorch.randomness.current import RowMemory, current
 from dream.adapters.pytorch.randomness.generators import GIVEN
+from dream.adapters.pytorch.randomness.rows import Rows
 from dream.data.partition import Division
 
 
@@ -39,6 +43,33 @@ class TorchGenerators(Generators):
         self.restore(state)
 
 
+@contextmanager
+def torch_draws(rows: Rows, memory: RowMemory) -> Iterator[None]:
+    """Inside, torch's own operations draw for the global batch too. memory: where the tensors that
+    they draw for have its rows."""
+    with patches.standing(), current.again(rows, memory):
+        yield
+
+
+@contextmanager
+def noting_draws(model: Any) -> Iterator[list[bool]]:
+    """Have the list hold something once torch's own functions have drawn in a step of predict."""
+    drew: list[bool] = []
+
+    def predict_step(batch: Any) -> Any:
+        before = torch.get_rng_state()
+        outputs = type(model).predict_step(model, batch)
+        if not torch.equal(before, torch.get_rng_state()):
+            drew.append(True)
+        return outputs
+
+    model.__dict__["predict_step"] = predict_step
+    try:
+        yield drew
+    finally:
+        del model.__dict__["predict_step"]
+
+
 @final
 class TorchRows(ShareRows):
     """A part's rows of the batch."""
@@ -49,6 +80,14 @@ class TorchRows(ShareRows):
         # without a sample, the one that stands in weighs nothing
         self._own = cut if share.count else slice(0, 1)
         self._stacked: set[int] = set()
+
+    def aside(self) -> AbstractContextManager[Any]:
+        return current.together()
+
+    @property
+    def rows(self) -> Rows:
+        """The same, as torch's own operations are told of it."""
+        return Rows(self._own, self._count, self._total)
 
     def dims(self, shape: Any) -> Sequence[Any]:
         if isinstance(shape, torch.Tensor):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream.adapters.keras import hooks
+from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import (
     Array,
@@ -26,15 +27,18 @@ from dream.adapters.keras.engine import (
 )
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
+from dream.adapters.keras.randomness.draws import once
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
-from dream.adapters.pytorch.keras import data
+from dream.adapters.pytorch.keras import data, norms
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
-from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows
+from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
+from dream.adapters.pytorch.randomness.current import RowMemory
+from dream.adapters.pytorch.randomness.rows import Rows
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -69,6 +73,8 @@ class TorchEngine(Engine):
         self._parted = plan.options.get("input") == "sharded"
         self._adding = communicator.unchecked()  # the same on every rank, at every step
         self._fitting = FittingSteps(self.total)
+        self._memory = RowMemory()
+        self._values = 2.0  # of a channel, that statistics were last taken of
 
     @property
     def framework(self) -> Framework:
@@ -117,7 +123,23 @@ class TorchEngine(Engine):
     def moments(
         self, x: Any, axes: Sequence[int], mask: Any, present: Any, worth: Any
     ) -> tuple[Any, Any]:
-        return _global_moments(x, axes, mask, self.total, present, float(worth))
+        mean, variance, number = _global_moments(x, axes, mask, self.total, present, float(worth))
+        self._values = float(number)
+        return mean, variance
+
+    def norms_of(self, model: Any) -> Sequence[Any]:
+        return norms.norms_in(_modules_of(model))
+
+    def synchronise_norms(self, model: Any, moments: Callable[[], Any]) -> None:
+        def offered() -> norms.Moments | None:
+            whole = moments()
+            return None if whole is None else partial(self._moments_for_torch, whole)
+
+        norms.synchronise(self.norms_of(model), offered)
+
+    def _moments_for_torch(self, whole: Callable[..., Any], x: torch.Tensor) -> Any:
+        mean, variance = whole(x, [dim for dim in range(x.dim()) if dim != 1], None)
+        return mean, variance, self._values
 
     def differentiable(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -168,7 +190,7 @@ class TorchEngine(Engine):
 
     def take_over(self, model: Any) -> None:
         """A Keras model is a torch module too, which the block would hand to DDP."""
-        for part in model.modules():
+        for part in _modules_of(model):
             held = hook_of(part)
             if isinstance(held, DistributedModule):
                 held.release()
@@ -176,8 +198,29 @@ class TorchEngine(Engine):
             if isinstance(held, CallHook):
                 set_hook(part, None)
 
-    def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
-        return hooks.drawn_for(TorchRows(share, self.rank, self.division))
+    def noting_draws(self, model: Any) -> AbstractContextManager[list[bool]]:
+        return noting_draws(model)
+
+    def drawing_part(self, rows: slice, total: int) -> AbstractContextManager[Any]:
+        return torch_draws(Rows(rows, len(range(total)[rows]), total), RowMemory())
+
+    @contextmanager
+    def drawing(self, share: BatchShare) -> Iterator[None]:
+        rows = TorchRows(share, self.rank, self.division)
+        before = torch.get_rng_state() if self.knobs.accumulates else None
+        with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
+            yield
+        if before is not None and not torch.equal(before, torch.get_rng_state()):
+            once(
+                "torch's own functions draw for each micro-batch by itself, so that masks and "
+                "noise are not those of a whole batch on one device. Received: "
+                f"accumulate={self.knobs.micros}. Leave accumulate out for those"
+            )
+
+
+def _modules_of(model: Any) -> list[torch.nn.Module]:
+    """Return a Keras model, its layers, and torch's modules within those."""
+    return list({id(m): m for layer in private.layers_of(model) for m in layer.modules()}.values())
 
 
 @final
@@ -199,8 +242,9 @@ _Total = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 def _global_moments(
     x: torch.Tensor, axes: Sequence[int], mask: Any, total: _Total, present: Any, worth: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and variance over the samples of all ranks, each of shape (channels,).
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return mean and variance over the samples of all ranks, each of shape (channels,), and how
+    many values of a channel there are.
 
     mask: which places count, of x's shape without its last dim; None for all. total: the sum over
     the ranks. present: 0 where this rank's samples do not count. worth: what gradients of this
@@ -210,7 +254,7 @@ def _global_moments(
     if mask is not None:
         weights = weights * mask.to(x.dtype)[..., None]
     spare = 0.0 if mask is None else keras.backend.epsilon()
-    apply: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _Moments.apply
+    apply: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = _Moments.apply
     return apply(x, tuple(axes), weights, spare, total, worth)
 
 
@@ -224,7 +268,7 @@ class _Moments(torch.autograd.Function):
         spare: float,
         total: _Total,
         worth: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         along = [1 if i in axes else -1 for i in range(x.dim())]
         count, first, second = _sums(x, weights, axes, along)
         (sums,) = total([torch.cat([count[None], first, second])])
@@ -235,13 +279,14 @@ class _Moments(torch.autograd.Function):
         centre = mean.to(x.dtype)
         ctx.save_for_backward(x, weights, centre, number.to(x.dtype))
         ctx.along, ctx.total, ctx.worth = along, total, worth
-        return centre, (spread / number).clamp(min=0.0).to(x.dtype)
+        ctx.mark_non_differentiable(number)
+        return centre, (spread / number).clamp(min=0.0).to(x.dtype), number
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, weights, centre, number = ctx.saved_tensors
-        mine = torch.cat(gradients) * ctx.worth
+        mine = torch.cat(gradients[:2]) * ctx.worth
         if not bool(weights.any()) or not ctx.worth:
             mine = torch.zeros_like(mine)
         (theirs,) = ctx.total([mine])

@@ -95,14 +95,13 @@ class KerasStep:
 
     def _draw(self, inputs: Batch) -> None:
         """Draw what the other ranks draw in a step that this one has no sample for."""
-        if consistency.seeds_of(self._model):
-            shown = tree.map_structure(lambda t: t.new_zeros((1, *t.shape[1:])), inputs)
-            states = consistency.statistics_of(self._model)
-            before = self._engine.copies(states)
-            with torch.no_grad():
-                forward(self._model, shown, training=True)
-            for state, value in zip(states, before, strict=True):
-                state.assign(value)
+        shown = tree.map_structure(lambda t: t.new_zeros((1, *t.shape[1:])), inputs)
+        states = consistency.statistics_of(self._model)
+        before = self._engine.copies(states)
+        with torch.no_grad():
+            forward(self._model, shown, training=True)
+        for state, value in zip(states, before, strict=True):
+            state.assign(value)
 
     def _in_micros(self, batch: Batch, variables: list[Any]) -> tuple[torch.Tensor, list[Any]]:
         """Return the means over micro-batches that count for what is in them."""

@@ -91,7 +91,7 @@ def take_in(norm: BatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None
 
 
 Weight = Callable[[], float]
-Moments = tuple[torch.Tensor, torch.Tensor, int]
+Moments = tuple[torch.Tensor, torch.Tensor, float]
 """Mean and variance, shape (channels,) each, and the values of a channel that they are of."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
 
+import keras
 import tensorflow as tf
 
 from dream._errors import ConfigurationError
@@ -113,6 +114,11 @@ class MirroredEngine(TensorFlowEngine):
 
     def everywhere(self, update: Callable[[], None]) -> None:
         self._distribution.run(update)
+
+    def on_each(self, variable: Any) -> Sequence[Any]:
+        held = variable.value if isinstance(variable, keras.Variable) else variable
+        copies: Sequence[Any] = self._distribution.experimental_local_results(held)
+        return copies
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)

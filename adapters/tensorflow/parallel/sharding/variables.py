@@ -37,7 +37,8 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
     gathers: whether a forward pass is given the whole; else it is given the shards.
 
     What a tf.function has assigned is what it reads from then on, as a value: DTensor loses the
-    order of an assignment and a later read, and would read what was there before.
+    order of an assignment and a later read, and would read what was there before. Gradients go to
+    the variable, as those of a read do, and not on to what the value was computed of.
     """
 
     def __init__(
@@ -90,6 +91,9 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
         self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
     ) -> Any:
         if tf.executing_eagerly():
+            if dtensor.is_placed(value):  # as TensorFlow's arithmetic with variables gives it
+                self._consistency.read(self.name[:-2])
+                value = dtensor.whole(value, self._mesh)
             array = np.asarray(value).astype(self.dtype.as_numpy_dtype, copy=False)
             self._consistency.changed(array)
             super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
@@ -114,7 +118,12 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
     def _now(self) -> tf.Tensor:
         """As it lies, in a tf.function."""
         assigned = self._assigned.get(_graph())
-        return super().value() if assigned is None else assigned
+        if assigned is None:
+            return super().value()
+        if not self.trainable:
+            return tf.stop_gradient(assigned)
+        read = super().value()
+        return tf.stop_gradient(assigned) + (read - tf.stop_gradient(read))  # and 0 of it
 
 
 def _graph() -> Any:
