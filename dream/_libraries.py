@@ -23,6 +23,7 @@ class LibraryCall:
     name: str
     library: str
     instead: str = "Take it out and keep the plain loop, or train without the block"
+    does: str = "distributes training"
 
 
 _KERAS = "Use a plain Keras optimizer: the block reduces gradients itself"
@@ -48,6 +49,11 @@ ENTRANCES = (
     LibraryCall("horovod.tensorflow", "DistributedOptimizer", "Horovod", _KERAS),
     LibraryCall("horovod.keras", "DistributedOptimizer", "Horovod", _KERAS),
     LibraryCall("horovod.tensorflow.keras", "DistributedOptimizer", "Horovod", _KERAS),
+    LibraryCall(
+        "opacus.privacy_engine", "PrivacyEngine.make_private", "Opacus",
+        "Its noise and its clipping are of each rank's own samples: train this model without the "
+        "block", does="clips gradients",
+    ),
     LibraryCall(
         "torch.distributed.fsdp", "fully_shard", "fully_shard",
         "Take it out and name the strategy 'sharded'",
@@ -110,7 +116,7 @@ def _refused(entrance: LibraryCall, original: Callable[..., Any], strategy: str)
         if sys._getframe(1).f_globals.get("__name__", "").startswith("dream."):
             return original(*args, **kwargs)
         raise Unsupported(
-            f"{entrance.library} distributes training by itself, and so does this block. Received: "
+            f"{entrance.library} {entrance.does} by itself, and so does this block. Received: "
             f"{entrance.name.removesuffix('.__init__')} under {strategy!r} with several ranks. "
             f"{entrance.instead}."
         )

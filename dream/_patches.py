@@ -34,6 +34,18 @@ class Patches:
         for place, known_as in ((owner, name), *bound_to([original], home)[id(original)]):
             self.replace(place, known_as, value)
 
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """The originals are back inside, and what stood there stands there again after it."""
+        stood = {(id(owner), name): (owner, name) for owner, name, _ in self._originals}
+        values = [(*place, vars(place[0])[place[1]]) for place in stood.values()]
+        self.restore()
+        try:
+            yield
+        finally:
+            for owner, name, value in values:
+                self.replace(owner, name, value)
+
     def restore(self) -> None:
         """Put the originals back, last first."""
         while self._originals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +18,7 @@ from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
+from dream.adapters.pytorch.foreign import scripting
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.foreign.metrics import Metrics
@@ -61,6 +63,7 @@ class TorchAdapter(Adapter):
         self._hooks.wrap("iter", self._earlier.wrap_iter)
         self._metrics = Metrics(own.dealt, own.shares, self._hooks)
         OwnDistribution(own).subscribe(self._hooks)
+        scripting.subscribe(self._hooks)
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)
@@ -98,6 +101,7 @@ class TorchAdapter(Adapter):
             self._events.enter()
 
     def exit(self) -> None:
+        self.parallelism.shares.explain(sys.exception())
         self._unsaved.rest()
         if self._events is not None:
             self._events.exit()

@@ -4,7 +4,8 @@ modules, which hold none of them alive."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, final
 from weakref import ref
@@ -98,6 +99,21 @@ def set_hook(module: nn.Module, hook: Callable[..., Any] | None) -> None:
         module.__dict__[_STATE] = _State(module)
 
 
+@contextmanager
+def unhooked(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Nothing takes the calls of these modules inside."""
+    taken = [(whole, _take(whole)) for whole in map(vars, modules)]
+    try:
+        yield
+    finally:
+        for whole, hook in taken:
+            whole.update(hook)
+
+
+def _take(whole: dict[str, Any]) -> dict[str, Any]:
+    return {name: whole.pop(name) for name in (CALL, _STATE) if name in whole}
+
+
 @final
 class _State:
     """`__getstate__` of a module whose class has its own: torch's leaves the hook out, and this
@@ -108,7 +124,7 @@ class _State:
 
     def __call__(self) -> Any:
         whole = vars(self._module)
-        taken = {name: whole.pop(name) for name in (CALL, _STATE) if name in whole}
+        taken = _take(whole)
         try:
             state: Any = type(self._module).__getstate__(self._module)
             return dict(whole) if state is whole else state

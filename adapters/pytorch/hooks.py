@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -55,6 +55,8 @@ Place = Literal[
     "global_hook",
     "multi_hook",
     "compiled_function",
+    "detach",
+    "script",
 ]
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -88,12 +90,14 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "scatter": (nn.DataParallel, "__init__"),
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
     "call": (nn.Module, "__call__"),
+    "detach": (torch.Tensor, "detach_"),
     "tensor_backward": (torch.Tensor, "backward"),
     "multi_hook": (torch.autograd.graph, "register_multi_grad_hook"),
     "compiled_function": (type(torch.ops.higher_order.autograd_function_apply), "__call__"),
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
+    "script": tuple((torch.jit, name) for name in ("script", "trace", "trace_module")),
     "clamp": (
         (torch, "clamp"),
         (torch, "clamp_min"),
@@ -364,6 +368,10 @@ class DrawPatches:
         self._wanted -= 1
         if not self._wanted:
             self._patches.restore()
+
+    def lifted(self) -> AbstractContextManager[None]:
+        """Torch's own stand there inside."""
+        return self._patches.lifted()
 
     @contextmanager
     def standing(self) -> Iterator[None]:

@@ -88,6 +88,15 @@ class Shares:
                 return reading.newest
         return None
 
+    def explain(self, error: BaseException | None) -> None:
+        """Add to what ended the block's loop that it held none of the batch's samples."""
+        share = self.current
+        if isinstance(error, Exception) and share is not None and not share.count:
+            error.add_note(
+                "This rank has no sample of the last batch, which has fewer than there are ranks. "
+                "Say drop_last=True, or choose a batch_size that leaves every rank a sample."
+            )
+
     @property
     def now_parted(self) -> bool:
         """Whether several ranks share the batch that the loop holds: none of an evaluation."""

@@ -31,7 +31,7 @@ from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.fallible import FallibleLoss
 from dream.adapters.pytorch.parallel.ddp.module import DdpModule
-from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
+from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings, detaching
 from dream.adapters.pytorch.parallel.one_copy import training as one_copy
 from dream.adapters.pytorch.train_step import (
     Batch,
@@ -109,6 +109,7 @@ class Synchronous(Parallelism):
         if self.distributes:
             hooks.made("module", self.registry.add)
             hooks.wrap("compile", wrap_compile)
+            hooks.wrap("detach", detaching)
         if self.world.world_size > 1:
             hooks.made("optimizer", self.adopt)
             if self.bare is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from inspect import signature
 from typing import Any, final
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,6 +25,17 @@ _TAKES = signature(DistributedDataParallel.__init__).parameters
 _SYNC = "forward_sync_buffers" if "forward_sync_buffers" in _TAKES else "broadcast_buffers"
 _KEEP_BUFFERS: dict[str, Any] = {_SYNC: False}
 """As torch calls it from 2.13 on, and before."""
+
+
+def detaching(detach: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    """`Tensor.detach_`, by which many an optimizer's zero_grad begins. A gradient that lies in a
+    bucket is a view, which torch does not detach, though there is nothing to detach it from."""
+
+    @wraps(detach)
+    def wrapped(tensor: torch.Tensor) -> torch.Tensor:
+        return detach(tensor) if tensor.requires_grad else tensor
+
+    return wrapped
 
 
 @final
