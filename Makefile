@@ -56,10 +56,13 @@ compat-oldest:
 compat-newest:
 	.ci/compat newest $(PYTHON_NEWEST) "torch==$(TORCH_NEWEST)" "tensorflow-cpu==2.21.*" "keras==3.15.*"
 
-# What tests/engines start ranks with, from Debian's packages; tests of what is not here are skipped.
-engines:
+# What tests/engines start ranks with, from Debian's packages, and Ray and Kubeflow's models from
+# PyPI; tests of what is not here are skipped.
+engines: $(STAMP)
 	apt-get install --yes --no-install-recommends openmpi-bin mpich slurmctld slurmd slurm-client \
 		munge openssh-server openssh-client
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		"ray>=2.40" "kubeflow-trainer-api>=2"
 
 # The site, in build/site. An environment of its own: tests need none of it.
 DOCS := build/docs-venv

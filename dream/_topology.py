@@ -97,14 +97,21 @@ def own_gpu(place: Cluster, visible: int) -> int:
     """Return which of the GPUs that this rank sees is its own: the only one, as where its launcher
     shows each rank its own, or that of its local rank. ConfigurationError where there are several,
     and fewer than ranks on this host. visible: how many it sees, at least 1."""
-    if visible == 1:
+    return own_gpus(place, visible, 1)
+
+
+def own_gpus(place: Cluster, visible: int, count: int) -> int:
+    """Return the first of the GPUs that are this rank's own, so many in a row."""
+    if visible == count:
         return 0
-    if visible >= place.local_world_size:
-        return place.local_rank
+    if visible >= place.local_world_size * count:
+        return place.local_rank * count
+    each = "a GPU" if count == 1 else f"{count} GPUs"
     raise ConfigurationError(
-        f"Every rank needs a GPU of its own. Received: {visible} GPUs for {place.local_world_size} "
-        f"ranks on this host, of which this is local rank {place.local_rank}. Start {visible} "
-        "ranks, or show each of them its own by CUDA_VISIBLE_DEVICES (empty: none, the CPU)."
+        f"Every rank needs {each} of its own. Received: {visible} GPUs for "
+        f"{place.local_world_size} ranks on this host, of which this is local rank "
+        f"{place.local_rank}. Start {max(1, visible // count)} ranks, or show each of them its own "
+        "by CUDA_VISIBLE_DEVICES (empty: none, the CPU)."
     )
 
 

@@ -134,7 +134,7 @@ def take_weights(model: Any, engine: Engine) -> float:
 
 def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> float:
     """Take rank 0's values in every rank's variables; return how far this rank's were from them."""
-    own = [keras.ops.convert_to_numpy(v.value) for v in variables]
+    own = [np.asarray(v.numpy()) for v in variables]  # of one with a copy on every device, too
     kinds = [a.astype(kind(a.dtype.name), copy=False) for a in own]
     values = communicator.broadcast(kinds)
     if communicator.rank == 0:

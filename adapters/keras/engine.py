@@ -87,7 +87,8 @@ class PartsExchange(ABC):
 class Engine(ABC):
     """Deals global batches to `parts` replicas, and adds up what they compute.
 
-    pooled: this process drives all the parts itself, by one step on every device.
+    pooled: this process drives several parts itself, by one step on every device: all there are, or
+        as many as every other rank.
     knobs: how an update is made. honours: the values of each that can be; none for any.
     whole_loops: whether a loop of the user's own may compute whole batches, on every part.
     draws_locally: whether each part is asked to draw for itself.
@@ -161,6 +162,11 @@ class Engine(ABC):
     @property
     def several_processes(self) -> bool:
         return self.parts > 1 and not self.pooled
+
+    @property
+    def here(self) -> Sequence[int]:
+        """The parts that are in this process."""
+        return [self.rank]
 
     @property
     @abstractmethod
@@ -260,6 +266,11 @@ class Engine(ABC):
         here."""
         (only,) = elements
         return only
+
+    def held_here(self, whole: Any) -> Any:
+        """Return what the part that takes the step is to hold of a sum, such that the parts in this
+        process add up to it."""
+        return whole
 
     def of_any_length(self, batch: Any) -> Any:
         """Return a batch as one of those whose lengths a step does not know as it is compiled."""

@@ -299,7 +299,7 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
     engine.take_over(model)
     optimizer.take_all(model, engine)
     consistency.build(model, engine, example)
-    if not engine.pooled:
+    if engine.several_processes or not engine.pooled:
         consistency.agree(model, engine)
     if not state.prepared:
         if engine.resyncs is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 import keras
+import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
@@ -351,11 +352,11 @@ def _check_start(optimizer: Any, engine: Engine, variables: Sequence[Any]) -> No
     """Compare the ranks' weights before the first step of a loop by hand, which nothing of dream's
     came before: by then the gradients are those of this rank's own weights, so it is too late to
     take rank 0's."""
-    if optimizer in _begun or engine.pooled:
+    if optimizer in _begun or not engine.several_processes:
         return
     _begun.add(optimizer)
     with engine.outside():
-        mine = digest_of(keras.ops.convert_to_numpy(v.value) for v in variables)
+        mine = digest_of(np.asarray(v.numpy()) for v in variables)
         digests = engine.communicator.all_gather_object(mine)
     other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
     if other is not None:

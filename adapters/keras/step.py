@@ -108,9 +108,11 @@ class _GlobalSums:
         self._statistics = statistics_of(model) if statistics else []
         self._in_micros = statistics and engine.knobs.accumulates
         self._before = engine.copies(self._metrics)
+        # One process's devices go on adding up, and are summed whenever Keras asks.
+        self._goes_on = engine.pooled and not engine.several_processes
         self._figures = figures.StepFigures(engine.framework, share)
         figures.watch(model)
-        if not engine.pooled:
+        if not self._goes_on:
             with engine.after(batch):
                 for variable in self._metrics:
                     variable.assign(keras.ops.zeros_like(variable))
@@ -168,24 +170,29 @@ class _GlobalSums:
                 weight = share.total if engine.mixed else 1.0
                 if self._in_micros:  # else the update was weighed by the share as it came
                     weight = weight * share.fraction
-                start = before if engine.pooled else 0.0
+                start = before if self._goes_on else 0.0
                 state = start + (state - start) * weight
-            elif engine.pooled:
+            elif self._goes_on:
                 state = keras.ops.where(share.count > 0, state, before)
             else:
                 kept.append(len(states))
             states.append(state)
         for place, state in zip(kept, engine.keep(share, [states[i] for i in kept]), strict=True):
             states[place] = state
-        if engine.pooled:
+        if self._goes_on:
             for variable, state in zip(self._metrics, states, strict=True):
                 variable.assign(state)
+        elif engine.pooled and engine.rank == 0:  # what was before is counted once, by rank 0
+            states = [before + gain for before, gain in zip(self._before, states, strict=True)]
         return states
 
     def _global_logs(self, logs: Any, states: list[Any], told: list[Any]) -> Any:
         """Return the step's logs of all parts: metrics' results anew, other figures as they are."""
         if self._engine.pooled:
             mapping = list(zip(self._metrics, states, strict=True))
+            if not self._goes_on:
+                for variable, whole in mapping:
+                    variable.assign(self._engine.held_here(whole))
             with keras.StatelessScope(state_mapping=mapping):
                 return self._figures.of_all(logs, told)
         for variable, before, gain in zip(self._metrics, self._before, states, strict=True):

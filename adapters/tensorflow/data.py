@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -232,13 +232,13 @@ def shard_of_rank(rank: int, division: Division) -> Shard:
     return lambda batch: tf.nest.map_structure(cut, batch)
 
 
-def shards_of_replicas(strategy: tf.distribute.Strategy) -> Shard:
-    """A batch whose tensors hold a share for each replica of `strategy`, on its device."""
-    parts = strategy.num_replicas_in_sync
+def shards_of_replicas(strategy: tf.distribute.Strategy, here: Sequence[int], parts: int) -> Shard:
+    """A batch whose tensors hold a share for each replica of `strategy`, on its device. here: which
+    of all the parts they are."""
 
     def place(x: tf.Tensor) -> Any:
         return strategy.experimental_distribute_values_from_function(
-            lambda context: x[context.replica_id_in_sync_group :: parts]
+            lambda context: x[here[context.replica_id_in_sync_group] :: parts]
         )
 
     return lambda batch: tf.nest.map_structure(place, batch)

@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.engine import BatchShare, Engine, unweighed
 from dream.adapters.tensorflow import private
-from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.errors import refused_where, translated
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -95,11 +95,37 @@ class TensorFlowEngine(Engine):
     def of_any_length(self, batch: Any) -> Any:
         return tf.nest.map_structure(of_any_length, batch)
 
+    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Only the tensors wait for it: Keras counts a step without a batch at the data's end."""
+        alike = tf.reduce_all(tf.equal(digests, digests[0]))
+        told = tf.cast(digests, tf.int32)  # of floats TensorFlow would make a branch, to copy them
+        known = tf.debugging.Assert(alike, [DIFFER, told], summarize=self.parts)
+        with tf.control_dependencies([known] if known is not None else []):  # else it ran already
+            return [tf.identity(t) for t in tensors]
+
     def applying(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def take_over(self, model: Any) -> None:
         """Nothing else has hold of a Keras model."""
+
+
+_ROUNDING = 1e-6
+"""How far apart, in squares, gradients of one batch may be on two ranks: by rounding alone."""
+
+
+def common(gradients: Sequence[Any], total: Total, count: int, received: str) -> list[Any]:
+    """Return the mean of gradients that so many processes have each of a whole batch; refused where
+    they differ. total: sums over the processes."""
+    mine = [tf.convert_to_tensor(g) for g in gradients]
+    whole = [t / tf.cast(count, t.dtype) for t in total(mine)]
+    apart = _squares([m - w for m, w in zip(mine, whole, strict=True)])
+    refused_where(apart > _ROUNDING * _squares(whole), unweighed(received))
+    return whole
+
+
+def _squares(tensors: Sequence[Any]) -> Any:
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(t, tf.float32))) for t in tensors])
 
 
 def example(source: Arrays | Batches) -> Any:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Cluster, own_gpu
+from dream._topology import Cluster, own_gpus
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.cluster import join, join_mesh
 from dream.adapters.tensorflow.errors import too_late
@@ -46,7 +46,9 @@ def set_up_early(name: str, given: Mapping[str, object]) -> None:
         if name == "sharded" or given.get("split") == "tensor":
             join_mesh(place)
     else:
-        local_device(place, devices)
+        if name == "local_sgd":
+            local_device(place, devices)
+        own_devices(place, devices or 1)
         if name == "horovod" or cluster.frameworks_differ():
             return
         if reduction == "auto":
@@ -76,10 +78,12 @@ def logical_cpus(count: int) -> tuple[str, ...]:
     return tuple(f"CPU:{index}" for index in range(count))
 
 
-def mirrored(devices: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
-    """The process's one MirroredStrategy: a second one would break the collectives of both."""
+def mirrored(devices: tuple[str, ...], *, alone: bool = True) -> tf.distribute.MirroredStrategy:
+    """The process's one MirroredStrategy: a second one would break the collectives of both. alone:
+    whether there is no other rank, whose devices TensorFlow would take for this one's."""
     if _started.mirrored is None:
-        _started.mirrored = tf.distribute.MirroredStrategy(list(devices))
+        adding = None if alone else tf.distribute.ReductionToOneDevice()
+        _started.mirrored = tf.distribute.MirroredStrategy(list(devices), adding)
         _started.devices = devices
     if _started.devices != devices:
         raise ConfigurationError(
@@ -94,18 +98,24 @@ def local_device(place: Cluster, devices: int | None) -> str:
     """The one device of this rank among several: its own GPU, else the CPU."""
     if devices not in (None, 1):
         raise Unsupported(
-            f"Across processes each rank drives one device. Received: devices={devices}, world "
-            f"size {place.world_size}. Start more ranks with `dream run -n`, or use one process."
+            "Across processes each rank of this strategy drives one device. Received: "
+            f"devices={devices}, world size {place.world_size}. Start more ranks with `dream run "
+            "-n`, or use one process."
         )
+    return own_devices(place, 1)[0]
+
+
+def own_devices(place: Cluster, count: int) -> tuple[str, ...]:
+    """So many devices of this rank among several: GPUs of its own, else logical ones of the CPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return "CPU:0"
-    own = gpus[own_gpu(place, len(gpus))]
+        return logical_cpus(count)
+    first = own_gpus(place, len(gpus), count)
     try:
-        tf.config.set_visible_devices(own, "GPU")
+        tf.config.set_visible_devices(gpus[first : first + count], "GPU")
     except RuntimeError as error:
         raise too_late("this rank's GPU") from error
-    return "GPU:0"
+    return tuple(f"GPU:{index}" for index in range(count))
 
 
 def shares_memory(place: Cluster) -> bool:

@@ -37,8 +37,8 @@ from dream.model_description.layout import check_same, unnumbered
 class LocalStep:
     """Trains on one part's share of a batch.
 
-    total: None where there is one part. ranks: whether the parts are processes, whose running
-    statistics are reduced here; replicas of one process have theirs reduced by TensorFlow.
+    total: None where there is one part. ranks: whether the parts are processes. Running statistics
+    of several are reduced here; replicas of one process have theirs reduced by TensorFlow.
     most: micro-batches that a part's share is computed in, at most.
     engine: what offers the statistics of all parts' samples; None for nothing.
     trained: what of the model gradients are taken of, and applied to.
@@ -166,7 +166,9 @@ class LocalStep:
         assert self._total is not None
         count = self._count(batch)
         gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-        states = statistics_of(self._model) if self._ranks else []
+        engine = self._engine
+        apart = self._ranks or (engine is not None and engine.several_processes)
+        states = statistics_of(self._model) if apart else []
         exchange = None if self._engine is None else self._engine.exchange
         summed = gradients if exchange is None else [None] * len(gradients)
         listed = self.form.pack(summed, states)

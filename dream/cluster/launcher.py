@@ -79,7 +79,7 @@ class Launcher:
         found = (self.rank, self.size) + (self.local_rank,) * self.by_hand
         if not any(environ.get(name) for name in found):
             return None
-        require(environ, (self.rank, self.size), self.source)
+        require(environ, (self.rank, self.size), self.source, shown=found)
         rank = integer(environ, self.rank, self.source)
         world_size = integer(environ, self.size, self.source, minimum=1)
         alone = Cluster(self.source, rank, world_size=world_size)  # which checks the rank
@@ -128,7 +128,7 @@ class Launcher:
         local_rank = integer(environ, self.local_rank, self.source)
         if self.local_size:
             return local_rank, integer(environ, self.local_size, self.source, 1)
-        require(environ, (*names, self.nodes), self.source)
+        require(environ, (self.rank, self.size, *names, self.nodes), self.source)
         return local_rank, world_size // self._nodes(environ, world_size, 1)
 
     def _nodes(self, environ: Environ, world_size: int, local_size: int) -> int:

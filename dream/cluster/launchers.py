@@ -195,7 +195,8 @@ READERS: tuple[Callable[[Environ], Cluster | None], ...] = (
 """In the order in which they are trusted: what was started inside another comes first. A launcher
 that a row describes needs no more than that row; another brings a function of its own."""
 
-_STARTERS = (TORCHRUN, OPEN_MPI, MVAPICH, replace(HYDRA, marks=()), FLUX, JSRUN, SRUN)
+_STARTERS = (TORCHRUN, HOROVOD, OPEN_MPI, MVAPICH, replace(HYDRA, marks=()), FLUX, JSRUN, SRUN, JAX,
+             replace(PALS, size=PALS.local_size))  # fmt: skip
 """PMI_SIZE counts processes, whoever has set it."""
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
           "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE")  # fmt: skip

@@ -75,7 +75,7 @@ def counts_of(text: str, name: str) -> list[int]:
 
 def slurm_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """A task's place in its step: hosts may have unequally many, dealt out in any order."""
-    require(environ, (row.local_rank, row.node, _TASKS), row.source)
+    require(environ, (row.rank, row.size, row.local_rank, row.node, _TASKS), row.source)
     counts = counts_of(environ[_TASKS], _TASKS)
     node = integer(environ, row.node, row.source)
     if node >= len(counts) or sum(counts) != world_size:
@@ -136,7 +136,7 @@ def lines_of(environ: Environ, name: str) -> list[str]:
 
 def mpi_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """An MPI rank's place. MPI tells its place on its host, and no host's number."""
-    require(environ, (row.local_rank, row.local_size), row.source)
+    require(environ, (row.rank, row.size, row.local_rank, row.local_size), row.source)
     local = integer(environ, row.local_rank, row.source)
     size = integer(environ, row.local_size, row.source, 1)
     return _asked(local, size, rank // size, -(-world_size // size))
@@ -144,14 +144,14 @@ def mpi_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spo
 
 def flux_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """Flux tells how many hosts there are, and not how many ranks this one has."""
-    require(environ, (row.local_rank, row.nodes), row.source)
+    require(environ, (row.rank, row.size, row.local_rank, row.nodes), row.source)
     nodes = integer(environ, row.nodes, row.source, 1)
     return _among(integer(environ, row.local_rank, row.source), rank, world_size, nodes)
 
 
 def lsf_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> Spot:
     """jsrun's place: hosts are in the job's rank file, the launching one first."""
-    require(environ, (row.local_rank,), row.source)
+    require(environ, (row.rank, row.size, row.local_rank), row.source)
     nodes = len({*lines_of(environ, _LSF_RANKS)[1:]}) or 1
     return _among(integer(environ, row.local_rank, row.source), rank, world_size, nodes)
 

@@ -202,11 +202,15 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(user) if user else Path.home() / ".cache") / "dream"
 
 
-def require(environ: Mapping[str, str], names: tuple[str, ...], source: str) -> None:
-    """Have all of the names, or raise an error that tells the set from the missing."""
+def require(
+    environ: Mapping[str, str], names: tuple[str, ...], source: str, shown: tuple[str, ...] = ()
+) -> None:
+    """Have all of the names, or raise an error that tells the set from the missing. shown: names
+    that it tells of too."""
     missing = [name for name in names if not environ.get(name)]
     if missing:
-        there = ", ".join(f"{name}={environ[name]!r}" for name in names if environ.get(name))
+        told = [name for name in dict.fromkeys(names + shown) if environ.get(name)]
+        there = ", ".join(f"{name}={environ[name]!r}" for name in told)
         raise ConfigurationError(
             f"{source}'s variables are half set: {', '.join(missing)} missing. Received: "
             f"{there or 'none of them'}. Set them all, or unset them to run alone."

@@ -103,6 +103,14 @@ def _value(environ: Mapping[str, str]) -> dict[str, Any]:
     return value
 
 
+def tasks(environ: Mapping[str, str]) -> int:
+    """How many tasks the cluster has of which this process is one; 0 where there is none."""
+    if _evaluates(_value(environ)):
+        return len(_workers(_value(environ)["cluster"], environ[TF_CONFIG])) + 1
+    task = parse(environ)
+    return len(task.workers) if task else 0
+
+
 def _evaluates(value: Mapping[str, Any]) -> bool:
     """Whether this process is the evaluator. Lists of tasks may name it or not."""
     task = value.get("task")

@@ -6,14 +6,19 @@ Parsed by argparse, unlike the other commands: it is what every start waits for.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import signal
+import stat
+import sys
+import termios
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from dream._errors import ConfigurationError
-from dream.cluster import PortRange, settings
+from dream.cluster import PortRange, settings, tf_config
 from dream.cluster.launchers import several
 from dream.cluster.nodes import INDEX, NodePlace, gpus_here, node_place, pod_of
 from dream.cluster.ports import LOOPBACK
@@ -238,19 +243,44 @@ def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
     so, and no second one is on this host.
     """
     ours = bool(environ.get(settings.RENDEZVOUS))
+    if nnodes == 1 and not ours and (tasks := tf_config.tasks(environ)) > 1:
+        raise _nested(f"TF_CONFIG, which names {tasks} tasks", "TF_CONFIG")
     for row in several(environ):
         if nnodes > 1 and environ.get(row.local_rank) in (None, "", "0") and not ours:
             continue
         size = row.size
         told = {name: environ[name] for name in (size, "RANK", row.local_rank) if environ.get(name)}
         received = ", ".join(f"{name}={value}" for name, value in told.items())
-        raise ConfigurationError(
-            "`dream run` was started by another launcher, in each of its processes: each would "
-            f"start a job of its own, and they would train copies. Received: {received}"
-            f"{' (of a rank of `dream run`)' if ours else ''}. Have that launcher "
-            "start the script itself, which finds its place; or for one `dream run` a host, give "
-            f"--nnodes and --node-rank. If no launcher is there, unset {size}."
-        )
+        raise _nested(f"{received}{' (of a rank of `dream run`)' if ours else ''}", size)
+
+
+def _nested(received: str, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        "`dream run` was started by another launcher, in each of its processes: each would start a "
+        f"job of its own, and they would train copies. Received: {received}. Have that launcher "
+        "start the script itself, which finds its place; or for one `dream run` a host, give "
+        f"--nnodes and --node-rank. If no launcher is there, unset {name}."
+    )
+
+
+def _say_unread_input() -> None:
+    """Say that what is on standard input is left there: ranks cannot share it."""
+    with suppress(OSError):
+        found = os.fstat(0)
+        if stat.S_ISREG(found.st_mode):
+            waiting = found.st_size > os.lseek(0, 0, os.SEEK_CUR)
+        else:
+            waiting = stat.S_ISFIFO(found.st_mode) and _held(0) > 0
+        if waiting:
+            SCREEN.say(
+                "What is on standard input does not reach the ranks, which find it empty. Give the "
+                "script a file's name instead."
+            )
+
+
+def _held(pipe: int) -> int:
+    """How many bytes wait in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -276,6 +306,7 @@ def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be. Return the exit code,
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
+    _say_unread_input()
     with temporary_folder("dream-job-") as folder, kept_in_memory(job) as job, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
         outcome = _run(job)

@@ -37,13 +37,21 @@ def launch(
         there, on so many hosts, `n` on each.
     Raises WorkerFailed with `rank` and `traceback` where a rank fails.
     """
-    from dream.launch.ending import explain  # on use: `import dream` stays quick
+    from dream._log import logger  # on use: `import dream` stays quick
+    from dream.cluster.launchers import several
+    from dream.launch.ending import explain
     from dream.launch.forks.warm import warm
     from dream.launch.guard import temporary_folder
     from dream.launch.job import Job, frameworks
     from dream.launch.start import run
 
     _check(function)
+    if row := next(iter(several(os.environ)), None):
+        logger.warning(
+            "dream.launch was called in a process that is one of several: each that calls it has a "
+            "job of its own. Received: %s=%s of %s. Call it in one of them alone",
+            row.size, os.environ[row.size], row.source,
+        )  # fmt: skip
     packed = dump((function, args, kwargs), "The function or an argument")
     if on is not None or nnodes != 1:
         _check_engine(on, timeout)

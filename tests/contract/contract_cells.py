@@ -36,7 +36,8 @@ class Cell:
     options: str = ""
 
     def __str__(self) -> str:
-        where = "-one_process" if self.processes < self.replicas else ""
+        where = "" if self.devices is None else f"-{self.processes}_processes"
+        where = "-one_process" if where and self.processes == 1 else where
         if self.options:
             size = self.replicas if where else self.processes
             return f"{self.kind}-{self.strategy}[{self.options}]-{size}{where}"
@@ -54,7 +55,9 @@ class Cell:
     @property
     def devices(self) -> int | None:
         """Devices in each process, where that is not the default."""
-        return self.replicas if self.processes < self.replicas else None
+        if self.processes >= self.replicas:
+            return None
+        return self.replicas // self.processes
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
@@ -187,6 +190,7 @@ KERAS_TF: list[Cell] = [
     *_hierarchical("keras_tf"),
     *_beside("keras_tf", "mirrored", "grpc"),
     *_named("keras_tf", "multi_worker_mirrored", "grpc"),
+    Cell("keras_tf", "multi_worker_mirrored", "shared_memory", 4, 2, core=True),
     *_beside("keras_tf", "horovod", "auto"),
     *_named("keras_tf", "mirrored", "horovod"),
     *_nccl("keras_tf", "mirrored"),

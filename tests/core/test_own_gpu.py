@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dream import ConfigurationError
-from dream._topology import Cluster, own_gpu
+from dream._topology import Cluster, own_gpu, own_gpus
 
 
 def rank(local: int, of: int) -> Cluster:
@@ -27,6 +27,20 @@ def test_it_is_the_only_one_or_that_of_the_local_rank(
     local: int, of: int, visible: int, own: int
 ) -> None:
     assert own_gpu(rank(local, of), visible) == own
+
+
+@pytest.mark.parametrize(
+    ("local", "of", "visible", "first"), [(0, 2, 4, 0), (1, 2, 4, 2), (1, 2, 2, 0), (2, 4, 16, 4)]
+)
+def test_several_are_those_of_the_local_rank_in_a_row(
+    local: int, of: int, visible: int, first: int
+) -> None:
+    assert own_gpus(rank(local, of), visible, 2) == first
+
+
+def test_several_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"2 GPUs of its own.*3 GPUs for 2 .*Start 1 rank"):
+        own_gpus(rank(1, 2), 3, 2)
 
 
 @pytest.mark.parametrize(("local", "of", "visible"), [(2, 3, 2), (0, 3, 2), (3, 8, 4)])

@@ -107,6 +107,31 @@ def test_manifests_are_what_the_published_schemas_take(
     assert json.dumps(command)[1:-1] in json.dumps(found)
 
 
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        ((), "TrainerV1alpha1TrainJob"),
+        (("--gpus", "4", "--max-restarts", "2"), "TrainerV1alpha1TrainJob"),
+        (("--jobset",), "JobsetV1alpha2JobSet"),
+        (
+            ("--jobset", "--gpus", "4", "--volume", "mine:/data", "--max-restarts", "2"),
+            "JobsetV1alpha2JobSet",
+        ),
+    ],
+)
+def test_kubeflows_own_models_take_the_manifests(options: tuple[str, ...], model: str) -> None:
+    """They raise where a type is another or what is required lacks, and drop what they do not
+    know."""
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed: make engines"
+    )
+    ran = dream("run", *ASKED, *options, *SCRIPT)
+    assert ran.returncode == 0, ran.stderr
+    found = read(ran.stdout)
+    taken = getattr(models, model).from_dict(found)
+    assert taken.to_dict() == found
+
+
 def test_a_pod_of_the_job_set_finds_its_place() -> None:
     ran = dream("run", *ASKED, "--jobset", "--master-port", "3000", "--max-restarts", "2", *SCRIPT)
     found = read(ran.stdout)["spec"]
@@ -157,6 +182,8 @@ def test_no_token_is_in_a_manifest() -> None:
         (("--image", ""), "needs an image"),
         (("--gpus", "3"), "A rank has a GPU to itself"),
         (("--job-name", "7-of-9"), "names begin with a letter"),
+        (("--job-name", "My_Job"), "small letters, digits and hyphens"),
+        (("--job-name", "mine-"), "end without a hyphen"),
         (("--volume", "mine:/data"), "A TrainJob has the volumes of its runtime"),
         (("--jobset", "--volume", "/data"), "Give CLAIM:/FOLDER"),
         (("--hosts", "a:4,b:4"), "chooses the hosts itself"),

@@ -81,13 +81,20 @@ TORCHRUN = {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_RANK": "1"}
 SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 DREAM_RANK = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "DREAM_RENDEZVOUS": "h:1"}
+HOROVODRUN = {"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "1"}
+JAX_JOB = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+PALS_JOB = {"PALS_LOCAL_SIZE": "2", "PALS_RANKID": "1"}
+CLUSTER = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "%s", "index": 0}}'
+TASK, EVALUATOR = {"TF_CONFIG": CLUSTER % "worker"}, {"TF_CONFIG": CLUSTER % "evaluator"}
+ALONE = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'}
 ONE_A_HOST = {"WORLD_SIZE": "2", "RANK": "1"}
 
 
 @pytest.mark.parametrize(
     ("environ", "nnodes"),
     [(TORCHRUN, 1), (TORCHRUN, 2), (SRUN, 1), (MPIRUN, 1), (MPIRUN, 2), (DREAM_RANK, 1),
-     (DREAM_RANK, 2), (ONE_A_HOST, 1)],
+     (DREAM_RANK, 2), (ONE_A_HOST, 1), (HOROVODRUN, 1), (HOROVODRUN, 2), (JAX_JOB, 1),
+     (PALS_JOB, 1)],
 )  # fmt: skip
 def test_in_another_launchers_rank_it_is_refused(environ: dict[str, str], nnodes: int) -> None:
     (name, value), *_ = environ.items()
@@ -95,9 +102,16 @@ def test_in_another_launchers_rank_it_is_refused(environ: dict[str, str], nnodes
         refuse_nested(environ, nnodes)
 
 
+@pytest.mark.parametrize(("environ", "tasks"), [(TASK, 2), (EVALUATOR, 3)])
+def test_in_a_task_of_several_it_is_refused(environ: dict[str, str], tasks: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"copies. Received: TF_CONFIG, .* {tasks} tasks"):
+        refuse_nested(environ, 1)
+
+
 @pytest.mark.parametrize(
     ("environ", "nnodes"),
-    [({}, 1), ({"WORLD_SIZE": "1", "RANK": "0"}, 1), (ONE_A_HOST, 2), (SRUN, 2),
+    [(TASK, 2), (ALONE, 1), (JAX_JOB, 2), (ONE_A_HOST, 2), (SRUN, 2),
+     ({}, 1), ({"WORLD_SIZE": "1", "RANK": "0"}, 1),
      ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 1), ({"WORLD_SIZE": ""}, 1)],
 )  # fmt: skip
 def test_where_no_copies_would_be_trained_it_is_not(environ: dict[str, str], nnodes: int) -> None:

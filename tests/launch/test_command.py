@@ -61,6 +61,28 @@ print(json.dumps([__name__, __file__, sys.argv, sys.path[0], globals().get('__sp
     assert json.loads(ran.stdout) == json.loads(plain.stdout)
 
 
+@pytest.mark.parametrize("given", ["0.1\n", ""])
+@pytest.mark.parametrize("by", ["pipe", "file"])
+def test_what_is_on_standard_input_is_said_to_stay_there(
+    tmp_path: Path, by: str, given: str
+) -> None:
+    script = write(tmp_path, "print(repr(sys.stdin.read()))")
+    if by == "file":
+        (tmp_path / "given").write_text(given)
+        source = os.open(tmp_path / "given", os.O_RDONLY)
+    else:
+        source, end = os.pipe()
+        os.write(end, given.encode())
+        os.close(end)
+    command = [sys.executable, "-m", "dream", "run", "-n", "2", script]
+    with os.fdopen(source) as standard:
+        ran = subprocess.run(
+            command, stdin=standard, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert (ran.returncode, ran.stdout) == (0, "''\n")
+    assert ("does not reach the ranks" in ran.stderr) is bool(given), ran.stderr
+
+
 def test_a_module(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()

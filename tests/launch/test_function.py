@@ -120,6 +120,16 @@ def test_from_a_thread() -> None:
     assert results == [[0, 1]]
 
 
+def test_in_one_of_several_processes_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with caplog.at_level("WARNING", "dream"):
+        assert dream.launch(place, 1, n=1) == [0]
+    assert "one of several: each that calls it has a job of its own" in caplog.text
+    assert "OMPI_COMM_WORLD_SIZE=4 of Open MPI" in caplog.text
+
+
 def test_a_rank_that_the_system_does_not_start() -> None:
     with pytest.raises(
         dream.WorkerFailed, match=r"rank 0. Received: Argument list too long"

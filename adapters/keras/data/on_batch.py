@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import tree
 
+from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.alike import digest_of_arrays
@@ -46,10 +47,15 @@ class GivenBatches:
             said = engine.communicator.all_gather_object((rows, digest))
             self._whole = rows > 0 and len(set(said)) == 1
             self._say([rows for rows, _ in said])
+        if not self._whole and engine.pooled:
+            raise Unsupported(
+                "Ranks of several devices are each given the whole batch, which is dealt out. "
+                f"Received: {rows} samples on rank {engine.rank}, others elsewhere. Give all ranks "
+                "the same batch."
+            )
         if not self._whole:
             return given
-        here = range(engine.parts) if engine.pooled else [engine.rank]
-        element = engine.placed([self._part(batch, rows, digest, part) for part in here])
+        element = engine.placed([self._part(batch, rows, digest, part) for part in engine.here])
         return {**given, "x": element, **{name: None for name in _OTHERS if name in given}}
 
     def _part(self, batch: Any, rows: int, digest: int, part: int) -> dict[str, Any]:

@@ -154,6 +154,6 @@ def _digests(variables: Iterable[Any]) -> dict[str, int]:
     """Return a number for the bits of each variable, by its place."""
     found = {}
     for place, variable in enumerate(variables):
-        array = np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).reshape(-1)
+        array = np.ascontiguousarray(variable.numpy()).reshape(-1)
         found[str(place)] = zlib.crc32(array.view(np.uint8).data)
     return found

@@ -16,11 +16,9 @@ from dream.adapters.keras.engine import (
     BatchShare,
     LossGradients,
     PartsExchange,
-    unweighed,
 )
 from dream.adapters.keras.hooks import KerasBlock
-from dream.adapters.tensorflow.engine import DIFFER, TensorFlowEngine
-from dream.adapters.tensorflow.errors import refused_where
+from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
@@ -36,7 +34,7 @@ def open_block(
     exchange: PartsExchange | None,
 ) -> KerasBlock:
     """Open the block in which Keras models are distributed: over the devices of this process where
-    it has several, else over the ranks."""
+    it has several, and over the ranks."""
     engine = (
         ProcessEngine(communicator, plan)
         if distribution is None
@@ -63,20 +61,8 @@ class ProcessEngine(TensorFlowEngine):
     def one_hot(self, share: BatchShare) -> list[Any]:
         return [tf.one_hot(self.rank, self.parts) * share.digest]
 
-    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
-        """Only the tensors wait for it: Keras counts a step without a batch at the data's end."""
-        alike = tf.reduce_all(tf.equal(digests, digests[0]))
-        told = tf.cast(digests, tf.int32)  # of floats TensorFlow would make a branch, to copy them
-        known = tf.debugging.Assert(alike, [DIFFER, told], summarize=self.parts)
-        with tf.control_dependencies([known] if known is not None else []):  # else it ran already
-            return [tf.identity(t) for t in tensors]
-
     def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
-        mine = [tf.convert_to_tensor(g) for g in gradients]
-        whole = [t / tf.cast(self.parts, t.dtype) for t in self.total(mine)]
-        apart = _squares([m - w for m, w in zip(mine, whole, strict=True)])
-        refused_where(apart > _ROUNDING * _squares(whole), unweighed(received))
-        return whole
+        return common(gradients, self.total, self.parts, received)
 
     def arrays(self, source: Arrays) -> Any:
         if self.parts == 1:
@@ -95,14 +81,6 @@ class ProcessEngine(TensorFlowEngine):
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
         return drawing(GraphRows(share, tf.constant(self.rank), self.division))
-
-
-_ROUNDING = 1e-6
-"""How far apart, in squares, gradients of one batch may be on two ranks: by rounding alone."""
-
-
-def _squares(tensors: Sequence[Any]) -> Any:
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(t, tf.float32))) for t in tensors])
 
 
 def differentiate(

@@ -1,4 +1,4 @@
-"""Keras's TensorFlow backend in one process with several devices."""
+"""Keras's TensorFlow backend in a process with several devices, alone or one of several ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare, unweighed
-from dream.adapters.tensorflow.engine import TensorFlowEngine
+from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data
 from dream.adapters.tensorflow.keras import private as private_tensorflow
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
@@ -28,42 +28,62 @@ from dream.collectives.tensors import CARRIED
 
 @final
 class MirroredEngine(TensorFlowEngine):
-    """MirroredStrategy: every device takes the same step on its share."""
+    """MirroredStrategy: every device takes the same step on its share. Several ranks have equally
+    many devices each, whose sums are then added up over the ranks."""
 
     pooled = whole_loops = True
     resyncs = None
-    rank = 0
 
     def __init__(
         self, distribution: tf.distribute.Strategy, communicator: Communicator, seed: int | None
     ) -> None:
         self.communicator = self.readers = communicator
         self.generators = TensorFlowGenerators()
-        self.parts = distribution.num_replicas_in_sync
+        self.rank = communicator.rank
+        self._devices = distribution.num_replicas_in_sync
+        self.parts = communicator.world_size * self._devices
         self.seed = seed
+        self._adding = communicator.unchecked()  # the same on every rank, at every step
         self._distribution = distribution
         self._shared_seed: Any = None
+
+    @property
+    def several_processes(self) -> bool:
+        return self.communicator.world_size > 1
+
+    @property
+    def here(self) -> range:
+        return range(self.rank * self._devices, (self.rank + 1) * self._devices)
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         values = [tf.convert_to_tensor(t) for t in tensors]
         pack = Pack.of(TensorFlowTensors(), values, [CARRIED[v.dtype.name] for v in values])
         replica = tf.distribute.get_replica_context()
+        if self.several_processes:
+            return pack.unpack(replica.merge_call(self._over_ranks, args=(pack.buffers,)))
         return pack.unpack(
             [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
         )
 
-    def one_hot(self, share: BatchShare) -> list[Any]:
-        return []
+    def _over_ranks(self, distribution: tf.distribute.Strategy, buffers: Sequence[Any]) -> Any:
+        """Add up the devices' buffers, and then, once in a process, the ranks'."""
+        sums = [distribution.reduce(tf.distribute.ReduceOp.SUM, b, axis=None) for b in buffers]
+        return self._adding.all_reduce(sums, "sum")
 
-    def same_batch(self, share: BatchShare, digests: Any, tensors: Sequence[Any]) -> list[Any]:
-        return list(tensors)  # one process reads one source
+    def one_hot(self, share: BatchShare) -> list[Any]:
+        if not self.several_processes:
+            return []  # one process reads one source
+        return [tf.one_hot(self.here[_replica()], self.parts) * share.digest]
+
+    def held_here(self, whole: Any) -> Any:
+        return tf.zeros_like(whole) if _replica() else whole
 
     def arrays(self, source: Arrays) -> Any:
-        return self._dealt(source, data.of_arrays(source, range(self.parts), self.division))
+        return self._dealt(source, data.of_arrays(source, self.here, self.division))
 
     def batches(self, source: Batches) -> Any:
-        parts = range(self.parts)
-        return self._dealt(source, data.of_batches(source, parts, self.division, data.no_digest))
+        digest_of = data.own_digest if self.several_processes else data.no_digest
+        return self._dealt(source, data.of_batches(source, self.here, self.division, digest_of))
 
     def placed(self, elements: Sequence[Any]) -> Any:
         self._shared_seed = private.shared_seed()
@@ -74,8 +94,7 @@ class MirroredEngine(TensorFlowEngine):
         )
 
     def mine(self, elements: Sequence[Any]) -> Any:
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return elements[int(tf.get_static_value(replica))]
+        return elements[_replica()]
 
     def _dealt(self, source: Arrays | Batches, elements: Callable[[int], tf.data.Dataset]) -> Any:
         self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads
@@ -110,6 +129,9 @@ class MirroredEngine(TensorFlowEngine):
         """One loop drives all devices, where it is not inside TensorFlow's own strategy.run."""
         if not tf.distribute.in_cross_replica_context():
             raise ConfigurationError(unweighed(received))
+        if self.several_processes:
+            ranks = self.communicator.world_size
+            return common(gradients, lambda g: self._adding.all_reduce(g, "sum"), ranks, received)
         return [tf.convert_to_tensor(g) for g in gradients]
 
     def everywhere(self, update: Callable[[], None]) -> None:
@@ -141,5 +163,10 @@ class MirroredEngine(TensorFlowEngine):
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
         if self._shared_seed is not None:
             private.share_seed(self._shared_seed)
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return drawing(GraphRows(share, tf.cast(replica, tf.int32), self.division))
+        return drawing(GraphRows(share, tf.constant(self.here[_replica()]), self.division))
+
+
+def _replica() -> int:
+    """Which of this process's devices takes the step."""
+    place = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(place))

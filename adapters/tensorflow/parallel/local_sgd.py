@@ -12,6 +12,7 @@ from dream._adapter import Metric, Plan, Step
 from dream._errors import Unsupported
 from dream.adapters.keras.asynchronous.local_sgd import AveragedModel, averaging
 from dream.adapters.tensorflow import evaluate as evaluation
+from dream.adapters.tensorflow import runtime
 from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import ShardedDataset, shard_of_rank
 from dream.adapters.tensorflow.errors import translated
@@ -38,6 +39,8 @@ class LocalSgd(Parallelism):
                 "'horovod'."
             )
         alone = plan.cluster.alone
+        if not alone:
+            runtime.local_device(plan.cluster, plan.devices)
         who = replicas.one(plan) if alone else replicas.synchronous(plan)
         self._topology, self._communicator = who.topology, who.communicator
         self._cut = shard_of_rank(who.topology.rank, Division(who.topology.world_size))

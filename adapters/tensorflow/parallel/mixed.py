@@ -51,3 +51,10 @@ def no_knobs(knobs: Knobs) -> Unsupported:
         f"sync_batch_norm={knobs.sync_batch_norm}, compression={knobs.compression!r}, "
         f"op={knobs.op!r}, autotune={knobs.autotune} in a job of two frameworks. Leave them out."
     )
+
+
+def one_device(count: int) -> Unsupported:
+    return Unsupported(
+        "Beside ranks of another framework each rank drives one device. Received: "
+        f"devices={count}. Leave devices out, and start more ranks (dream run -n)."
+    )

@@ -1,7 +1,7 @@
 """Replicas in step: `single`, `mirrored`, `multi_worker_mirrored`, `horovod` and `data_parallel`.
 
-One device; the devices of this process, driven by MirroredStrategy; or one device in each of
-several processes. There Keras trains as on one device, and only the sums go between the ranks:
+One device; the devices of this process, driven by MirroredStrategy; or the devices of each of
+several processes. There Keras trains as in one process, and only the sums go between the ranks:
 Keras 3 does not train under MultiWorkerMirroredStrategy's scope.
 """
 
@@ -68,7 +68,7 @@ def one(plan: Plan) -> ReplicaGroup:
 
 
 def synchronous(plan: Plan) -> ReplicaGroup:
-    """The devices of this process where it is alone, else one in every process."""
+    """The devices of this process where it is alone, else equally many in every process."""
     return _devices(plan) if plan.cluster.alone else _ranks(plan)
 
 
@@ -82,13 +82,17 @@ def _devices(plan: Plan) -> ReplicaGroup:
 
 
 def _ranks(plan: Plan) -> ReplicaGroup:
-    compression.check(Knobs.of(plan.options), 1)
-    device = runtime.local_device(plan.cluster, plan.devices)
+    devices = runtime.own_devices(plan.cluster, plan.devices or 1)
+    compression.check(Knobs.of(plan.options), len(devices))
+    if plan.mixed and len(devices) > 1:
+        raise mixed.one_device(len(devices))
     wire = registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
-    topology = Topology.of(plan.cluster, num_replicas=plan.cluster.world_size, device=device)
+    replicas = plan.cluster.world_size * len(devices)
+    topology = Topology.of(plan.cluster, num_replicas=replicas, device=devices[0])
     exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
-    return ReplicaGroup(topology, communicator, exchange=exchange)
+    distribution = runtime.mirrored(devices, alone=False) if len(devices) > 1 else None
+    return ReplicaGroup(topology, communicator, distribution, exchange)
 
 
 def single(plan: Plan) -> Adapter:
@@ -201,11 +205,12 @@ class ReplicaParallelism(Parallelism):
 
     def _shard(self) -> Shard:
         if self._distribution is not None:
-            return shards_of_replicas(self._distribution)
+            engine = self._block.engine
+            return shards_of_replicas(self._distribution, engine.here, engine.parts)
         return shard_of_rank(self.topology.rank, self._block.engine.division)
 
     def _total(self) -> loss.Total | None:
-        """Who adds up inside a step: the replicas of this process, the ranks, or nobody."""
+        """Who adds up inside a step: the replicas here and the ranks, the ranks, or nobody."""
         if self._distribution is not None:
             return self._block.engine.total
         if self.topology.world_size == 1:

@@ -7,6 +7,7 @@ which every YAML reader takes: no library writes it.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -171,11 +172,11 @@ def _kept(name: str, options: Iterator[str], less: tuple[str, ...]) -> list[str]
 
 def _name(request: Request) -> str:
     name = request.name
-    if len(name) <= _LONGEST_NAME and name[:1].isalpha():
+    if len(name) <= _LONGEST_NAME and re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", name):
         return name
     raise ConfigurationError(
-        f"Kubernetes' names begin with a letter, and have at most {_LONGEST_NAME}. Received: "
-        f"{name!r}. Give --job-name."
+        "Kubernetes' names begin with a letter, end without a hyphen, and have at most "
+        f"{_LONGEST_NAME} small letters, digits and hyphens. Received: {name!r}. Give --job-name."
     )
 
 

@@ -118,10 +118,18 @@ def test_ranks_that_started_tensorflow_before_the_block() -> None:
     for cluster, devices in call("tf_alone", "cold_ranks", n=2):
         assert cluster.startswith("ConfigurationError: TensorFlow has already started")
         assert "--strategy" in cluster
-        assert devices.startswith("Unsupported: Across processes each rank drives one device")
+        assert devices.startswith("Unsupported: Across processes each rank of this strategy")
 
 
-def test_strategy_on_the_command_line_sets_the_cluster_up_early() -> None:
-    for name, total in call("tf_alone", "early_ranks", n=2, strategy="mirrored"):
-        assert name == "mirrored"
+@pytest.mark.parametrize("asked", ["mirrored", "multi_worker_mirrored:devices=2,reduction=grpc"])
+def test_strategy_on_the_command_line_sets_the_cluster_up_early(asked: str) -> None:
+    for name, total in call("tf_alone", "early_ranks", n=2, strategy=asked):
+        assert name == asked.partition(":")[0]
         assert total.tolist() == [2.0]
+
+
+def test_ranks_of_several_devices_are_given_whole_batches() -> None:
+    asked = "multi_worker_mirrored:devices=2"
+    for replicas, said in call("tf_alone", "batches_of_their_own", n=2, strategy=asked):
+        assert replicas == 4
+        assert said.startswith("Unsupported: Ranks of several devices are each given the whole")

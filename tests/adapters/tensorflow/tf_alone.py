@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tf_cases import evaluated, told, training_cases, weighed
@@ -58,8 +59,18 @@ def cold_ranks() -> Any:
     """Ranks that start TensorFlow before the block."""
     tf.constant(1.0)
     return told(lambda: enter("mirrored", reduction="grpc")), told(
-        lambda: enter("mirrored", devices=2)
+        lambda: enter("local_sgd", devices=2)
     )
+
+
+def batches_of_their_own() -> Any:
+    """Ranks of two devices each, which give train_on_batch other batches."""
+    with dream.strategy() as strategy:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        rows = 4 + strategy.topology.rank
+        x, y = np.ones((rows, 2), np.float32), np.ones((rows, 1), np.float32)
+        return strategy.topology.num_replicas, told(lambda: model.train_on_batch(x, y))
 
 
 def early_ranks() -> Any:
