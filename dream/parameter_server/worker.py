@@ -92,7 +92,7 @@ class LeasedPass:
         self.granted: deque[Lease] = deque()
         self.taken: deque[Lease] = deque()
         self.in_hand: list[Lease] = []
-        self.over = False
+        self.over = self._left = False
         self._worker = worker
 
     def leases(self) -> Iterator[Lease]:
@@ -104,7 +104,7 @@ class LeasedPass:
 
     def take(self) -> Lease | None:
         """Take the next lease for whoever reads data; None where there is none at present."""
-        if self.over:
+        if self._is_over():
             return None
         if self.granted and not self.ahead:
             lease: Lease | None = self.granted.popleft()
@@ -117,9 +117,9 @@ class LeasedPass:
     def take_more(self) -> Lease | None:
         """Take a lease for at once, since there was none to take; None once the epoch is done by
         all workers. What is in hand brought no gradient."""
-        if self.granted:
+        if self.granted and not self.over:
             return self.granted.popleft()
-        if self.over:
+        if self._is_over():
             return None
         self._worker.settle(self)
         return self._worker.ask(self, wait=True)
@@ -131,8 +131,18 @@ class LeasedPass:
     def abandon(self) -> None:
         """Leave what the loop, which broke off, has not stepped on to others."""
         if not self.over:
-            self.over = True
+            self.over = self._left = True
             self._worker.client.release([*self.in_hand, *self.taken, *self.granted])
+
+    def _is_over(self) -> bool:
+        """Whether there is nothing more of it to take, as where it is done by all."""
+        if self._left:
+            raise Unsupported(
+                "A worker takes batches of one loader at a time. Received: a batch asked of a "
+                "loader once another was begun, as by zip, or by an evaluation with gradients on. "
+                "Make one dataset of them, evaluate in torch.no_grad(), or use 'mirrored'."
+            )
+        return self.over
 
 
 @final

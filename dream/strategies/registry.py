@@ -29,7 +29,7 @@ STRATEGIES: Mapping[tuple[str, str], str] = {
     ("torch", "hybrid"): f"{_TORCH}.parallel.sharding.parallelism:model_parallel",
     ("torch", "sharded"): f"{_TORCH}.parallel.fsdp.parallelism:sharded",
     ("torch", "parameter_server"): f"{_TORCH}.parallel.parameter_server.adapter:ParameterServer",
-    ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:LocalSgd",
+    ("torch", "local_sgd"): f"{_TORCH}.parallel.local_sgd:local_sgd",
     ("tensorflow", "single"): f"{_TENSORFLOW}.parallel.replicas:single",
     ("tensorflow", "mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",
     ("tensorflow", "multi_worker_mirrored"): f"{_TENSORFLOW}.parallel.replicas:mirrored",

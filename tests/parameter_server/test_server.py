@@ -241,6 +241,19 @@ def test_a_loop_that_breaks_off_leaves_its_batch_to_the_others() -> None:
             worker.client.leave()
 
 
+def test_a_batch_of_a_pass_in_which_another_was_begun_is_refused() -> None:
+    """Two zipped loaders: the first ended after a batch, as if it had no more."""
+    with job(workers=1, bound=None) as running:
+        worker = running.worker(0)
+        first = worker.work.begin((0, 0), EPOCH, ahead=False)
+        assert first.take() is not None
+        assert worker.work.begin((1, 0), EPOCH, ahead=False).take() is not None
+        for take in (first.take, first.take_more):
+            with pytest.raises(Unsupported, match="batches of one loader at a time"):
+                take()
+        worker.client.leave()
+
+
 def test_in_step_a_pass_that_one_worker_alone_leaves_is_told() -> None:
     """The other would wait for its part without end."""
     with job(workers=2, bound=0) as running:

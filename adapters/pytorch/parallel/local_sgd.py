@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -19,8 +20,10 @@ from dream.adapters.pytorch.data.loader import dealt_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
+from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.train_step import plain_step
 from dream.collectives import Communicator
+from dream.strategies.options import REPLICAS
 from dream.update.local_sgd import AveragingSchedule, Schedule, refuse_weigh, refuse_weight
 from dream.update.outer import OuterSteps
 
@@ -257,3 +260,11 @@ class LocalSgd(Parallelism):
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self._replicas.settle()
         return super().full_state(model)
+
+
+def local_sgd(plan: Plan) -> Parallelism:
+    """Make `local_sgd`. Replicas that come together at each step are those of `mirrored`, which
+    knows what a loss is a mean over, and what clips or looks at a gradient."""
+    if plan.mixed or plan.options["every"] != 1 or plan.options["outer_lr"] is not None:
+        return LocalSgd(plan)
+    return Ddp(replace(plan, options={option.name: option.default for option in REPLICAS}))

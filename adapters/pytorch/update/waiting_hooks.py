@@ -56,7 +56,9 @@ class WaitingHooks:
         for made in listed:
             if (each := made()) is not None:
                 each.key = id(new)
+        of_new = gradient_hooks(new)  # as of those who add its gradient up
         for name, table in gradient_hooks(old).items():
+            table.update(of_new.get(name, {}))
             setattr(new, name, table)
 
     def arrives(self, key: int) -> bool:

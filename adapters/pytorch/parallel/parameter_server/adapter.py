@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from functools import wraps
+from typing import Any, NoReturn, final
 
 import torch
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
 from dream.adapters.pytorch.checkpoint.held import Held
+from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
 from dream.adapters.pytorch.optimizer import Training
@@ -71,13 +73,16 @@ class ParameterServer(Asynchronous):
             serve(self._job, TorchServerOptimizer())
         if self._joined is None:
             worker = TorchWorker(Worker.join(self._job))
-            loaders = LeasedLoaders(worker, self._seed)
+            modes = Modes()
+            loaders = LeasedLoaders(worker, self._seed, modes)
             self._joined = worker, loaders
             hooks = self._hooks
             hooks.made_of("loader", loaders.made)
             hooks.made("optimizer", worker.take)
             hooks.making("module", lambda module: refuse_keras(module, "parameter_server"))
             hooks.made("module", worker.untrained.note)
+            hooks.made("module", modes.add)
+            hooks.wrap("start_group", _refusing_groups)
             hooks.made("scheduler", JobSchedules(worker.worker).take)
             write_files_once(hooks)
         forbid_fits(self._hooks.patches, "parameter_server")
@@ -154,6 +159,19 @@ class ParameterServer(Asynchronous):
         if self._joined is None:
             refuse_before_block()
         return self._joined[0]
+
+
+def _refusing_groups(start: Callable[..., None]) -> Callable[..., NoReturn]:
+    """`init_process_group`, for which servers would be waited for without end."""
+
+    @wraps(start)
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(
+            "Servers run no line of the script, so no process group comes together. Received: "
+            "init_process_group under 'parameter_server'. Leave it out, or use 'mirrored'."
+        )
+
+    return refuse
 
 
 def _alone() -> Communicator:

@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 
 from dream._errors import Unsupported
 from dream._log import logger
+from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.sampling import SeededBatches
 from dream.adapters.pytorch.parallel.parameter_server.worker import TorchWorker
 from dream.data import tracked
@@ -23,7 +24,7 @@ from dream.parameter_server.worker import LeasedPass
 @final
 class LeasedBatches(Sampler[list[int]]):
     """A loader's batch sampler: the batches that this worker is dealt where gradients are on,
-    every sample where they are off."""
+    every sample where they are off, or every model is in eval mode."""
 
     def __init__(self, source: SeededBatches, epoch: Epoch) -> None:
         self.batch_size = epoch.batch_size
@@ -63,7 +64,8 @@ class LeasedBatches(Sampler[list[int]]):
 class LeasedLoaders:
     """Turns loaders into those whose batches are leased."""
 
-    def __init__(self, worker: TorchWorker, seed: int | None) -> None:
+    def __init__(self, worker: TorchWorker, seed: int | None, modes: Modes) -> None:
+        self._modes = modes
         self._worker, self._seed, self._told = worker, seed or 0, seed is not None
         self._made = 0
 
@@ -108,11 +110,11 @@ class LeasedLoaders:
             tracked.mark(loader, source.track)
 
     def _leased_class(self, base: type[Any], number: int) -> type[Any]:
-        worker = self._worker
+        worker, modes = self._worker, self._modes
 
         def iterate(self: Any) -> Iterator[Any]:
             sampler: LeasedBatches = self.batch_sampler
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() or modes.evaluate():
                 inner: Iterator[Any] = base.__iter__(self)
                 return inner
             start = sampler.source.track.begin()

@@ -12,7 +12,7 @@ from torch import nn
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.loss.calls import call_at
-from dream.adapters.pytorch.private import note
+from dream.adapters.pytorch.private import changeable, note
 
 _COLUMNS = "dream.columns"
 _MOST = 2000
@@ -25,10 +25,12 @@ def mark_columns(output: torch.Tensor, layer: str) -> None:
         note(output.grad_fn, _COLUMNS, layer)
 
 
-def mark_whole(_: nn.Module, __: Any, output: Any) -> None:
-    """A forward hook: all ranks have what a layer gives."""
+def mark_whole(_: nn.Module, __: Any, output: Any) -> Any:
+    """A forward hook: all ranks have what a layer gives, an ordinary tensor."""
     if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+        output = changeable(output)
         note(output.grad_fn, _COLUMNS, "")
+    return output
 
 
 def refusing_inner_losses(run: Callable[..., None]) -> Callable[..., None]:

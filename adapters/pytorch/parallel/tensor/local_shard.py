@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional as F
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.private import tree_map
+from dream.adapters.pytorch.private import changeable, tree_map
 
 Rule = Callable[..., Any]
 
@@ -125,7 +125,8 @@ def to_whole(value: Any) -> Any:
     value = value.to_dtensor() if isinstance(value, LocalShard) else value
     if not isinstance(value, DTensor):
         return value
-    return value.redistribute(placements=[Replicate()] * value.device_mesh.ndim).to_local()
+    whole = value.redistribute(placements=[Replicate()] * value.device_mesh.ndim)
+    return changeable(whole.to_local())
 
 
 def _operator(name: str) -> Any:

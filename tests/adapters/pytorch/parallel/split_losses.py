@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -50,6 +50,28 @@ class Tagger(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.words(x)
         return self.head(hidden + self.down(self.drop(F.gelu(self.up(hidden)))))
+
+
+class Dropped(nn.Module):
+    """Layers whose output is dropped from, or written to, as soon as it has come together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.drop = nn.Embedding(WORDS, WIDTH), nn.Dropout(0.3)
+        own, wide = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.mix = nn.Sequential(own, nn.ReLU(), wide, nn.ReLU(inplace=True))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(self.mix(self.drop(self.words(x)))).mean(dim=1))
+
+
+def bounded() -> nn.Module:
+    """A model with hooks on its gradients, some of which look at the whole of one."""
+    model = Reader()
+    model.head.weight.register_hook(lambda gradient: gradient / gradient.norm().clamp(min=0.1))
+    model.blocks[0].down.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return model
 
 
 def pictures() -> TensorDataset:
@@ -156,6 +178,8 @@ SCRIPTS: dict[str, tuple[Callable[[], nn.Module], Callable[..., list[float]]]] =
     "plateau": (Reader, plateau),
     "noise": (lambda: Vae(noise=True), vae),
     "dropout": (lambda: Tagger(0.3), _TOKENS),
+    "dropped": (Dropped, _CLASSES),
+    "hooks": (bounded, _CLASSES),
 }
 TENSOR = {"split": "tensor"}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -165,6 +189,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "zero=3": ("sharded", {}),
     "tensor": ("model_parallel", TENSOR),
     "data x tensor": ("hybrid", {**TENSOR, "data": 2, "model": 2}),
+    "data": ("hybrid", {**TENSOR, "data": 2, "model": 1}),
 }
 
 
@@ -271,11 +296,11 @@ def compared_steps(ways: list[str]) -> Figures:
     return found
 
 
-def compared(ways: list[str]) -> Figures:
+def compared(ways: list[str], scripts: Iterable[str] = SCRIPTS) -> Figures:
     """The largest differences of every script under every way, from the script as it is."""
     torch.set_num_threads(1)
     found: Figures = {}
-    for script in SCRIPTS:
+    for script in scripts:
         make = adamw if script == "tokens" else momentum
         plain = trained(script, make)
         for way in ways:
@@ -284,9 +309,8 @@ def compared(ways: list[str]) -> Figures:
 
 
 def at_two() -> Figures:
-    return compared(["zero=1", "zero=2", "zero=3", "tensor"]) | compared_steps(
-        ["zero=1", "zero=3", "tensor", "pipeline", "accumulated"]
-    )
+    looped = compared(["zero=1", "zero=2", "zero=3", "tensor"]) | compared(["data"], ["hooks"])
+    return looped | compared_steps(["zero=1", "zero=3", "tensor", "pipeline", "accumulated"])
 
 
 def at_three() -> Figures:
