@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dream.adapters.pytorch.randomness.generators import states, take
+from dream.adapters.pytorch.randomness.held import held_by, states_of, take_back
 from dream.data.position import chained
 
 _ALL = (True, True, True)
@@ -50,20 +51,22 @@ def digest_of_dataset(loader: DataLoader[Any]) -> int:
     digest = chained(0, repr(length).encode())
     if loader.num_workers or not length:
         return digest
+    held = held_by(data)
     for index in sorted({0, length // 2, length - 1}):
-        once = _digest_of_sample(data, index)
-        if once is None or once != _digest_of_sample(data, index):
+        once = _digest_of_sample(data, index, held)
+        if once is None or once != _digest_of_sample(data, index, held):
             return digest
         digest = chained(digest, repr(once).encode())
     return digest
 
 
-def _digest_of_sample(data: Any, index: int) -> int | None:
-    """Read a sample, and leave the generators as they were."""
-    before = states()
+def _digest_of_sample(data: Any, index: int, held: list[Any]) -> int | None:
+    """Read a sample, and leave the generators as they were. held: the dataset's own."""
+    before, own = states(), states_of(held)
     try:
         return digest_of(data[index])
     except Exception:  # what takes other indices, or fails, does so in the loop as well
         return None
     finally:
         take(before, _ALL)
+        take_back(held, own)

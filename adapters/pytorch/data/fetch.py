@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from dream._log import logger
 from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.randomness.generators import digests, states, take
+from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
 _ALL = (True, True, True)
@@ -51,19 +52,20 @@ class Fetched(list[Any]):
 @final
 class Fetch:
     """How one loader's samples are read. It finds out with the first batch, which every rank reads
-    whole."""
+    whole. held: generators that the dataset and the collate function have for themselves."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._found = torch.zeros(1, dtype=torch.int64)
         if loader.num_workers:
             self._found.share_memory_()
-        self._collate: Callable[[Any], Any] = default_collate
+        self.collate: Callable[[Any], Any] = default_collate
+        self.held: list[Any] = []
 
     @contextmanager
     def set(self, loader: DataLoader[Any]) -> Iterator[None]:
         """Have an iteration that begins inside read so."""
         own = loader.dataset, loader.collate_fn
-        self._collate = loader.collate_fn
+        self.collate = loader.collate_fn
         read: dict[str, Any] = {"dataset": _Dataset(loader.dataset, self), "collate_fn": self}
         for name, value in read.items():
             object.__setattr__(loader, name, value)
@@ -94,18 +96,22 @@ class Fetch:
         """Collate this rank's part."""
         cut = getattr(given, "cut", None)
         if cut is None:
-            return self._collate(given)
+            return self.collate(given)
         if self.unknown:
             return self._first(given, cut)
         return self._whole(given, cut)
 
+    def digests(self) -> tuple[Any, ...]:
+        """What tells the generators' states, the dataset's own among them."""
+        return digests(), digests_of(self.held)
+
     def _first(self, given: Fetched, cut: slice) -> Any:
-        drew = given.before is not None and digests() != given.before[0]
-        before = states()
-        start = digests()
-        part = self._collate(given[cut] or given[:1])
-        mixes = digests() != start
-        varying = varies(given, self._collate)
+        drew = given.before is not None and self.digests() != given.before
+        before, own = states(), states_of(self.held)
+        start = self.digests()
+        part = self.collate(given[cut] or given[:1])
+        mixes = self.digests() != start
+        varying = varies(given, self.collate)
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
@@ -113,7 +119,8 @@ class Fetch:
             self._found[0] = _SHARE
             return part
         take(before, _ALL)
-        whole = cut_batch(self._collate(list(given)), cut, len(given))
+        take_back(self.held, own)
+        whole = cut_batch(self.collate(list(given)), cut, len(given))
         if whole is None and not drew:
             self._found[0] = _SHARE
             return part
@@ -127,8 +134,8 @@ class Fetch:
         return part if whole is None else whole
 
     def _whole(self, given: Fetched, cut: slice) -> Any:
-        whole = cut_batch(self._collate(list(given)), cut, len(given))
-        return self._collate(given[cut] or given[:1]) if whole is None else whole
+        whole = cut_batch(self.collate(list(given)), cut, len(given))
+        return self.collate(given[cut] or given[:1]) if whole is None else whole
 
 
 @final
@@ -142,7 +149,8 @@ class _Dataset:
         own, fetch = self.dream_own, self.dream_fetch
         before = None
         if hasattr(indices, "cut") and fetch.unknown:
-            before = (digests(),)
+            fetch.held = held_by(own, fetch.collate)
+            before = fetch.digests()
         many = getattr(own, "__getitems__", None)
         plain = list(indices)
         samples = Fetched(many(plain) if many else [own[index] for index in plain])

@@ -14,7 +14,7 @@ from weakref import ref
 
 import torch
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, DreamError
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
@@ -90,8 +90,9 @@ class Shares:
 
     def explain(self, error: BaseException | None) -> None:
         """Add to what ended the block's loop that it held none of the batch's samples."""
-        share = self.current
-        if isinstance(error, Exception) and share is not None and not share.count:
+        dealt = [share for reading in self._readings.values() for share in reading.recent if share]
+        nothing = bool(dealt) and not dealt[-1].count
+        if nothing and isinstance(error, Exception) and not isinstance(error, DreamError):
             error.add_note(
                 "This rank has no sample of the last batch, which has fewer than there are ranks. "
                 "Say drop_last=True, or choose a batch_size that leaves every rank a sample."

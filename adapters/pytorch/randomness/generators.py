@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dream._log import logger
+from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
 from dream.collectives import Communicator
 from dream.data.generators import (
     go_on_in_numpy,
@@ -125,17 +126,19 @@ _told: set[str] = set()
 
 @final
 class NumpyWatch:
-    """Says once that a loop draws from NumPy's generator between two of its batches: how many
-    numbers, and for what, is not seen."""
+    """Says once that a loop draws from NumPy's generator, or one of its own of NumPy's, between two
+    of its batches: how many numbers, and for what, is not seen."""
 
     def __init__(self) -> None:
         self._left = _LOOKS
+        self._own: list[Any] = []
         self._before: tuple[Any, ...] | None = None
 
     def handed(self) -> None:
         """The loop has got a batch."""
         if self._left and _NUMPY_ROWS not in _told:
-            self._before = numpy_words()
+            self._own = of_the_loop()
+            self._before = self._words()
 
     def asked(self) -> None:
         """It asks for the next one."""
@@ -143,6 +146,9 @@ class NumpyWatch:
             return
         before, self._before = self._before, None
         self._left -= 1
-        if before != numpy_words():
+        if before != self._words():
             _told.add(_NUMPY_ROWS)
             logger.info(_NUMPY_ROWS)
+
+    def _words(self) -> tuple[Any, ...]:
+        return numpy_words(), digests_of(self._own)

@@ -127,3 +127,9 @@ def test_a_part_of_a_batch_is_laid_out_as_a_batch(cut: slice) -> None:
         for one in part.values() if kind is dict else part:
             assert one.is_contiguous()
     assert all(x.is_contiguous() for x in sliced([torch.zeros(5, 3)], cut))
+
+
+def test_a_loop_that_fails_on_an_empty_share_is_told_of_it() -> None:
+    first, second = _launched(torch_data.fails_on_nothing, 2)
+    assert first == []
+    assert "no sample of the last batch" in str(second)

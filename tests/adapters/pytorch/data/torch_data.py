@@ -12,7 +12,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    get_worker_info,
+)
 
 import dream
 
@@ -265,3 +272,15 @@ FAULTS: dict[str, Callable[[], None]] = {
         shorter_stream,
     )
 }
+
+
+def fails_on_nothing() -> list[str]:
+    """What is added to a loop's own error where its rank has none of the last batch's samples."""
+    try:
+        with dream.strategy("mirrored"):
+            for (x,) in DataLoader(TensorDataset(torch.zeros(17, 2)), batch_size=8):
+                if not len(x):
+                    raise ValueError("nothing")
+    except ValueError as error:
+        return getattr(error, "__notes__", [])
+    return []

@@ -1,0 +1,126 @@
+"""Generators of random numbers that a script has made: those that a dataset or a collate function
+has, among its attributes or in the script around it, and those of the loop that reads batches."""
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+_MOST = 4096
+"""Objects that are looked at; a dataset may be a list of a million samples."""
+_FEW = 64
+_FRAMES = 4
+"""Functions that are looked at: a progress bar may stand between the loop and its loader."""
+_NUMPY = (np.random.Generator, np.random.RandomState)
+_KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
+_NO_OWNERS = (torch.Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, *_KINDS)
+
+
+def held_by(*owners: Any) -> list[Any]:
+    """Find the generators that these have."""
+    found: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
+    left = [*owners]
+    while left and len(seen) < _MOST:
+        item = left.pop()
+        if isinstance(item, _KINDS):
+            found[id(item)] = item
+        if id(item) not in seen and not isinstance(item, _NO_OWNERS):
+            seen[id(item)] = item
+            left += _within(item)
+    return [*found.values()]
+
+
+def of_the_loop() -> list[Any]:
+    """Find NumPy's among the names of those who call."""
+    found: dict[int, Any] = {}
+    frame, left = sys._getframe(1), _FRAMES
+    while frame.f_back is not None and left:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("dream", "torch"):
+            left -= 1
+            named = (*frame.f_locals.values(), *frame.f_globals.values())
+            found.update((id(each), each) for each in named if isinstance(each, _NUMPY))
+    return [*found.values()]
+
+
+def states_of(generators: list[Any]) -> list[Any]:
+    return [_state(each) for each in generators]
+
+
+def digests_of(generators: list[Any]) -> list[int]:
+    """Return a number for the state of each."""
+    return [zlib.crc32(_bytes(_state(each))) for each in generators]
+
+
+def take_back(generators: list[Any], states: list[Any]) -> None:
+    """Have generators go on from where they were."""
+    for each, state in zip(generators, states, strict=True):
+        if isinstance(each, np.random.Generator):
+            each.bit_generator.state = state
+        elif isinstance(each, random.Random):
+            each.setstate(state)
+        else:
+            each.set_state(state)
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _bytes(state: Any) -> bytes:
+    if isinstance(state, torch.Tensor):
+        return state.numpy().tobytes()
+    return repr([x.tolist() if isinstance(x, np.ndarray) else x for x in _flat(state)]).encode()
+
+
+def _flat(state: Any) -> Iterator[Any]:
+    if isinstance(state, Mapping):
+        state = [*state.values()]
+    if isinstance(state, (tuple, list)):
+        for each in state:
+            yield from _flat(each)
+    else:
+        yield state
+
+
+def _within(item: Any) -> list[Any]:
+    """What an object refers to, as far as a dataset's own things go."""
+    if type(item) is dict:
+        return [*islice(item.values(), _FEW)]
+    if type(item) in (list, tuple, set):
+        return [*islice(item, _FEW)]
+    if isinstance(item, partial):
+        return [item.func, item.args, item.keywords]
+    if isinstance(item, MethodType):
+        return [item.__self__, item.__func__]
+    if isinstance(item, FunctionType):
+        return _of_function(item)
+    methods: list[Callable[..., Any]] = [
+        each for each in vars(type(item)).values() if isinstance(each, FunctionType)
+    ]
+    return [*getattr(item, "__dict__", {}).values(), *methods]
+
+
+def _of_function(function: FunctionType) -> list[Any]:
+    """Its closure, its defaults, and what of its module it names that is a generator."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    names = (function.__globals__.get(name) for name in function.__code__.co_names)
+    around = [each for each in names if isinstance(each, (*_KINDS, FunctionType))]
+    return [*cells, *(function.__defaults__ or ()), *around]
