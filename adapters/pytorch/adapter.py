@@ -18,10 +18,10 @@ from dream._adapter import Adapter, Metric, Step
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
-from dream.adapters.pytorch.foreign import scripting
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.foreign.metrics import Metrics
+from dream.adapters.pytorch.foreign.scripting import Scripting
 from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
@@ -63,7 +63,7 @@ class TorchAdapter(Adapter):
         self._hooks.wrap("iter", self._earlier.wrap_iter)
         self._metrics = Metrics(own.dealt, own.shares, self._hooks)
         OwnDistribution(own).subscribe(self._hooks)
-        scripting.subscribe(self._hooks)
+        Scripting(own, self._hooks).subscribe()
         write_files_once(self._hooks)
         if self._keras is None:
             self._hooks.making("module", self._refuse_keras)

@@ -163,6 +163,7 @@ class DistributedModule(CallHook):
         self.number = registry.generation  # grows with each root
         self.backwards = BackwardCheck()
         self.synchronised: dict[nn.Module, Synchronised] = {}
+        self._parts = 1  # of the batch that the last call was on
 
     @property
     @abstractmethod
@@ -187,6 +188,10 @@ class DistributedModule(CallHook):
             if part is not self.module and not isinstance(hook_of(part), PartHook):
                 set_hook(part, PartHook(part, self))
 
+    def _copies(self) -> int:
+        """How many ranks have each row of the batch: all where it was not dealt."""
+        return self.registry.communicator.world_size // self._parts
+
     def take_options(self, weight: Callable[[], float] = lambda: 1.0) -> None:
         """Have BatchNorms normalise together and layers recomputed, as was asked for. weight: what
         this rank's gradients are multiplied by after backward."""
@@ -194,7 +199,7 @@ class DistributedModule(CallHook):
         if registry.synchronises:
             among = registry.communicator
             self.synchronised = synchronise(
-                self.module, self.synchronised, among, self.trains, weight
+                self.module, self.synchronised, among, self.trains, self._copies, weight
             )
             if self.synchronised and self._compiles():
                 for synced in self.synchronised.values():
@@ -219,6 +224,7 @@ class DistributedModule(CallHook):
         """A forward pass whose backward will be reduced. share: of the batch that it is on."""
         self.backwards.arm()
         self.registry.inside = True
+        self._parts = 1 if share is None else share.parts
         draws = self.registry.draws
         draws.begin(self.module, share)
         try:

@@ -173,7 +173,8 @@ def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], *, relative: 
         return float("inf")
     if not other.size:
         return 0.0
-    apart = np.abs(one - other) / (np.maximum(1.0, np.abs(other)) if relative else 1.0)
+    apart = np.where(one == other, 0.0, one - other)  # also where both are infinite
+    apart = np.abs(apart) / (np.maximum(1.0, np.abs(other)) if relative else 1.0)
     return float(np.nan_to_num(apart, nan=np.inf).max())
 
 

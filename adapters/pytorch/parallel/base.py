@@ -80,6 +80,7 @@ class Parallelism(Held):
     exchanged: how gradients become one, where that is not their mean.
     meets: whether models that were made before the block train as those that were made in it.
     fits: whether an update is begun again in smaller parts when memory runs out.
+    whole: whether each rank has a model as its class made it, which `torch.jit` can compile.
     """
 
     supports: Mapping[str, Values] | None = None
@@ -92,6 +93,7 @@ class Parallelism(Held):
     exchanged: Exchanged | None = None
     meets = False
     fits = False
+    whole = True
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.name = plan, plan.spec.name

@@ -132,17 +132,18 @@ def synchronise(
     before: Mapping[nn.Module, Synchronised],
     among: Communicator,
     trains: Callable[[], bool],
+    copies: Callable[[], int],
     weight: Weight = lambda: 1.0,
 ) -> dict[nn.Module, Synchronised]:
     """Have the BatchNorms of a root's module see the samples of all ranks, from its training calls
-    on. trains: whether a part is called by one. weight: what this rank's gradients are multiplied
-    by after backward."""
+    on. trains: whether a part is called by one. copies: how many ranks have each sample. weight:
+    what this rank's gradients are multiplied by after backward."""
 
     def taken(norm: BatchNorm) -> Synchronised:
         slot = hook_of(norm)
         assert isinstance(slot, CallHook)
         inner = unwrapped(slot.inner, (Wrapper,))  # of another root, whose module is now a part
-        slot.inner = made = Synchronised(norm, inner, among, trains, weight)
+        slot.inner = made = Synchronised(norm, inner, among, trains, copies, weight)
         return made
 
     return {norm: before.get(norm) or taken(norm) for norm in _norms(module)}
@@ -150,8 +151,28 @@ def synchronise(
 
 def _norms(module: nn.Module) -> list[BatchNorm]:
     """Those in a module that normalise by a batch, and not already over all ranks."""
+    refuse_compiled(module)
     found = (m for m in module.modules() if isinstance(m, BatchNorm))
     return [m for m in found if not isinstance(m, nn.SyncBatchNorm)]
+
+
+def compiled(module: nn.Module) -> list[str]:
+    """The normalisations by a batch that `torch.jit` has compiled, which no other function runs."""
+    parts = (m for m in module.modules() if isinstance(m, torch.jit.ScriptModule))
+    return [m.original_name for m in parts if m.original_name.startswith("BatchNorm")]
+
+
+def refuse_compiled(module: nn.Module) -> None:
+    """
+    Raises:
+        ConfigurationError: a normalisation is compiled, which takes a rank's share for a batch.
+    """
+    if found := compiled(module):
+        raise ConfigurationError(
+            "A BatchNorm that torch.jit has compiled normalises each rank's share by itself. "
+            f"Received: {found[0]} in {type(module).__name__}. Train the module as it was, and "
+            "compile it after training, or say sync_batch_norm=False."
+        )
 
 
 @final
@@ -191,7 +212,8 @@ class _Over:
 class Synchronised(Wrapper):
     """The forward pass of one BatchNorm.
 
-    inner: its own, for calls that are no training. training_call: whether this is one.
+    inner: its own, for calls that are no training. training_call: whether this is one. copies: how
+    many ranks have each of its samples.
     """
 
     def __init__(
@@ -200,11 +222,12 @@ class Synchronised(Wrapper):
         inner: Callable[..., Any],
         communicator: Communicator,
         training_call: Callable[[], bool],
+        copies: Callable[[], int],
         weight: Weight,
     ) -> None:
         super().__init__(inner)
         self._norm, self._among = norm, communicator.unchecked()
-        self._training_call, self._weight = training_call, weight
+        self._training_call, self._copies, self._weight = training_call, copies, weight
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._left = False
 
@@ -220,9 +243,10 @@ class Synchronised(Wrapper):
         norm = self._norm
         check_input_dim(norm, x)
         mean, variance, count = self._statistics(x.detach())
-        check_several(count, x)
+        samples = count / self._copies()
+        check_several(samples, x)
         if not recomputing():
-            self._seen.append((mean, variance * (count / (count - 1.0))))
+            self._seen.append((mean, variance * (samples / (samples - 1.0))))
         over = _Over(mean, variance, norm.eps, count, self._among, self._weight)
         apply: Callable[..., torch.Tensor] = _Normalise.apply
         return apply(x, norm.weight, norm.bias, over)

@@ -60,6 +60,7 @@ class PipelineParallel(Parallelism):
     """
 
     supports = {**HONOURED, "sync_batch_norm": (False,)}
+    whole = False
     supports_for = "A pipeline"
     instead = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."
 

@@ -16,7 +16,7 @@ from dream.adapters.pytorch.update import batch_norm
 def refusal(module: nn.Module) -> str:
     """Why its calls are not shared, in words that follow its name; empty where they may be."""
     for name, part in module.named_modules():
-        if type(part).__name__ == "OptimizedModule":
+        if isinstance(part, torch.jit.ScriptModule) or type(part).__name__ == "OptimizedModule":
             return "is compiled"
         if has_hooks(part):
             return f"has a hook on {type(part).__name__} {name!r}, which is to see the whole batch"

@@ -66,6 +66,7 @@ class Sharding(Parallelism):
     """
 
     supports = HONOURED
+    whole = False
     placement: MeshPlacement
 
     def __init__(self, plan: Plan) -> None:
