@@ -12,14 +12,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
 
 from _measure import arguments, dream_command, interleave, ratios, write_json
 
 SCRIPT = str(Path(__file__).with_name("_updates.py"))
 OF_TORCH = str(Path(__file__).with_name("_updates_torch.py"))
+_BOUND = 45.0
+"""Seconds after which a job hangs."""
 
 
 def main() -> int:
@@ -55,7 +59,7 @@ def torchrun() -> float:
 
 
 def stands_still(command: list[str]) -> float:
-    """Return the seconds from the end of rank 0 to the next update."""
+    """Return the seconds from the end of rank 0 to the next update; infinity where none comes."""
     with tempfile.TemporaryDirectory() as folder:
         enough = Path(folder, "enough")
         with subprocess.Popen(
@@ -63,17 +67,30 @@ def stands_still(command: list[str]) -> float:
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ) as job:  # fmt: skip
             assert job.stdout is not None
+            hung = Timer(_BOUND, _end, [job.pid])
+            hung.start()
+            seconds = float("inf")
             said = [job.stdout.readline().split() for _ in range(40)]
-            first = int(said[-1][1])
-            begin = perf_counter()
-            os.kill(first, signal.SIGKILL)
-            while (line := job.stdout.readline().split()) and int(line[1]) == first:
-                pass  # what it had said before
-            seconds = perf_counter() - begin
-            if not line:
-                raise RuntimeError("The job did not start again.")
-            enough.touch()
+            if said[-1]:  # it has come so far
+                first = int(said[-1][1])
+                begin = perf_counter()
+                os.kill(first, signal.SIGKILL)
+                while (line := job.stdout.readline().split()) and int(line[1]) == first:
+                    pass  # what it had said before
+                seconds = perf_counter() - begin if line else seconds
+                enough.touch()
+            job.wait()
+            hung.cancel()
     return seconds
+
+
+def _end(process: int) -> None:
+    """Kill a launcher and what it has started, which holds its output open."""
+    children = Path(f"/proc/{process}/task/{process}/children")
+    started = children.read_text().split() if children.exists() else []
+    for each in (process, *map(int, started)):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 if __name__ == "__main__":
