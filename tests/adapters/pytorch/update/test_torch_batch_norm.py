@@ -24,7 +24,7 @@ SHAPES = {
 
 def over_all(norm: nn.modules.batchnorm._BatchNorm) -> Callable[..., Any]:
     ranks = dream.communicator(framework="torch")
-    return Synchronised(norm, norm.forward, ranks, lambda: True, lambda: 1.0)
+    return Synchronised(norm, norm.forward, ranks, lambda: True, lambda: 1, lambda: 1.0)
 
 
 def batch(layout: str) -> torch.Tensor:
