@@ -261,9 +261,8 @@ def is_named_tuple(value: object) -> bool:
 
 
 def changeable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same memory as an ordinary tensor that may be changed in place: what a DTensor
-    gives is a view, which may not, or a tensor that is still on its way, of a type of its own, and
-    a copy would cost its size."""
+    """Return the same memory as an ordinary tensor that may be changed in place, without a copy:
+    what a DTensor gives is a view, which may not, or still on its way, of a type of its own."""
     made: torch.Tensor = torch.ops.aten._unsafe_view(tensor, tensor.shape)
     return made
 

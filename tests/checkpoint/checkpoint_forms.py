@@ -105,6 +105,18 @@ def beside(folder: str) -> list[str]:
     return lines
 
 
+class Noisy(TensorDataset):
+    """Its samples are drawn by a generator that nothing else has."""
+
+    def __init__(self, x: torch.Tensor, *, draws: bool) -> None:
+        super().__init__(x)
+        self.own = np.random.default_rng(0) if draws else None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        (x,) = super().__getitem__(index)
+        return (x if self.own is None else x * float(self.own.uniform(0.5, 1.5)),)
+
+
 def _train_beside(folder: str, leave: int, *, kept: bool) -> None:
     torch.manual_seed(5)
     own = torch.Generator().manual_seed(3)
@@ -114,8 +126,9 @@ def _train_beside(folder: str, leave: int, *, kept: bool) -> None:
         schedule, average = StepLR(optimizer, 2), AveragedModel(model)
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         loader = DataLoader(
-            TensorDataset(torch.randn(20, 4)), 5, shuffle=True, generator=own if kept else None
-        )
+            Noisy(torch.randn(20, 4), draws=not kept), 5, shuffle=True,
+            generator=own if kept else None,
+        )  # fmt: skip
         parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "data": loader}
         if kept:
             parts["model"] = {"model": model, "average": average}

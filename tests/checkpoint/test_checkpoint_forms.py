@@ -34,5 +34,6 @@ def test_what_a_checkpoint_does_not_hold_is_named(tmp_path: Path) -> None:
     told = [line for line in lines if "trains on beside" in line]
     assert len(told) == 2, lines
     for line in told:
-        assert line.startswith("AveragedModel, GradScaler, StepLR, the generator own trains"), line
+        lost = "AveragedModel, GradScaler, StepLR, a generator of Noisy, the generator own trains"
+        assert line.startswith(lost), line
     assert sum("training goes on in epoch 0 with 2 batches of it behind" in x for x in lines) == 1

@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -15,21 +14,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from dream._strategy import current
 from dream.adapters.pytorch.optimizer import parameters_of
+from dream.adapters.pytorch.randomness.held import script_frames
 from dream.data import tracked
 
-_LIBRARIES = {__name__.partition(".")[0], "torch"}
 _BLOCK = "strategy"
 _GIVEN = ("model", "optimizer", "scheduler", "data")
 Names = dict[str, list[str]]
-
-
-def script_frames() -> Iterator[FrameType]:
-    """Those of functions and modules that are neither dream's nor torch's, innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
-            yield frame
-        frame = frame.f_back
 
 
 def load_lines() -> str:

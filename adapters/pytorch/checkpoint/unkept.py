@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import gc
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
-from dream.adapters.pytorch.checkpoint.lines import script_frames
 from dream.adapters.pytorch.data.drawn import kept_with
 from dream.adapters.pytorch.private import version_of
+from dream.adapters.pytorch.randomness.held import digests_of, held_by, named_by_the_script
 from dream.checkpoint.checkpointer import Parts
 
 
 @final
 class Unkept:
     """Schedules of optimizers that are kept; gradient scalers; models that have changed since it
-    was made, as averages do; generators that the script's variables name, and that have drawn."""
+    was made, as averages do; generators that the script's variables name, or datasets have, and
+    that have drawn."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._models = [(ref(model), _stamp(model)) for model in _living(nn.Module)]
         self._scalers = {id(scaler): scaler.state_dict() for scaler in _living(GradScaler)}
-        self._drawing = [(name, drawn, _state(drawn)) for name, drawn in _generators()]
+        named = [(f"the generator {name}", drawn) for name, drawn in named_by_the_script()]
+        named += [(f"a generator of {type(data).__name__}", x) for data, x in _of_datasets(parts)]
+        first = {id(drawn): (what, drawn) for what, drawn in reversed(named)}
+        self._drawing = [(*each, digests_of([each[1]])) for each in first.values()]
 
     def names(self) -> list[str]:
         """Return what is not kept, in words."""
@@ -41,9 +44,9 @@ class Unkept:
         lost = {type(each).__name__ for each in found if id(each) not in kept}
         of_loaders = {id(each) for each in kept_with(self._parts.data)}
         lost |= {
-            f"the generator {name}"
-            for name, drawn, before in self._drawing
-            if id(drawn) not in of_loaders and _state(drawn) != before
+            what
+            for what, drawn, before in self._drawing
+            if id(drawn) not in of_loaders and digests_of([drawn]) != before
         }
         return sorted(lost | self._changed())
 
@@ -58,6 +61,15 @@ class Unkept:
         ]
         inner = {id(part) for model in changed for part in model.modules() if part is not model}
         return {type(model).__name__ for model in changed if id(model) not in inner}
+
+
+def _of_datasets(parts: Parts) -> Iterator[tuple[Any, Any]]:
+    """Generators that the loaders' data and collate functions have, with whose they are."""
+    loaders = parts.data.values() if isinstance(parts.data, Mapping) else [parts.data]
+    for loader in loaders:
+        if isinstance(loader, DataLoader):
+            for drawn in held_by(loader.dataset, loader.collate_fn):
+                yield loader.dataset, drawn
 
 
 def _living(*kinds: type[Any]) -> list[Any]:
@@ -80,24 +92,3 @@ def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 
 def _stamp(model: nn.Module) -> list[int]:
     return [version_of(each) for each in _tensors(model)]
-
-
-def _generators() -> Iterator[tuple[str, Any]]:
-    """Those that variables of the script's functions and modules name, as they are called now."""
-    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    seen: set[int] = set()
-    for frame in script_frames():
-        for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
-            if isinstance(value, kinds) and id(value) not in seen:
-                seen.add(id(value))
-                yield name, value
-
-
-def _state(drawn: Any) -> str:
-    if isinstance(drawn, torch.Generator):
-        return str(drawn.get_state().tolist())
-    if isinstance(drawn, random.Random):
-        return str(drawn.getstate())
-    if isinstance(drawn, np.random.Generator):
-        return str(drawn.bit_generator.state)
-    return str([np.asarray(each).tolist() for each in drawn.get_state(legacy=True)])

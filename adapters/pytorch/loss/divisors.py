@@ -39,6 +39,8 @@ UNLIKE = (
 _LITTLE = 1e-3
 FIGURES = 6
 """Numbers that a rank tells of each divisor."""
+NO_DIVISOR = (-inf, -inf, *(0.0,) * (FIGURES - 2))
+"""Those of a rank that has none: any other's are the greatest."""
 
 
 @final

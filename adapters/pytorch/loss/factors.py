@@ -11,9 +11,10 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer
-from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, Floor, Verdict
+from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, NO_DIVISOR, Floor, Verdict
 from dream.adapters.pytorch.loss.terms import Term
 from dream.collectives import Communicator
+from dream.data.partition import Share
 
 Factor = float | torch.Tensor
 _AGAIN = 8
@@ -64,7 +65,7 @@ class Factors:
         self._agreed: dict[tuple[str, ...], _Agreed] = {}
         self._counts: tuple[Bearer | None, float, Floor | None] | None = None
         self._again = 0
-        self.asks = True
+        self._first = self.asks = True
 
     def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
@@ -75,6 +76,8 @@ class Factors:
         counted = [term for term in listed if term.kind == "count"]
         divided = [term for term in listed if term.divided is not None]
         if not (means or counted or divided):
+            if self._first:
+                self._learn(listed)
             nothing = self._nothing(listed, late=fresh or cut)
             return nothing or Weighed(listed, [self._static(term) for term in listed])
         agreed = self._agreed.get(key)
@@ -97,7 +100,7 @@ class Factors:
         self._again += 1
         if self._again <= _AGAIN:
             self._agreed.clear()
-            self.asks = True
+            self._first = self.asks = True
 
     def _weighed(
         self, listed: list[Term], counted: list[Term], each: float, *, fresh: bool, cut: bool
@@ -128,13 +131,10 @@ class Factors:
     def _nothing(self, terms: list[Term], *, late: bool) -> Weighed | None:
         """What a rank tells whose batch has none of what the others' losses count, so that it is
         `outputs.sum() * 0`: a count of none. None where the loss is no such one."""
-        share = terms[0].share if terms else None
-        if share is None or not all(graph.vanishes(term.node) for term in terms):
+        if self._counts is None or not _vanish(terms) or self._counts[0] is not _bearer(terms[0]):
             return None
-        if not self._agreed:
-            self._learn(terms[0])
-        if self._counts is None or self._counts[0] is not _bearer(terms[0]):
-            return None
+        share = terms[0].share
+        assert share is not None
         _, each, floor = self._counts
         if not late:
             self._among.all_reduce(torch.zeros(1, dtype=torch.float64), "sum")
@@ -144,13 +144,18 @@ class Factors:
             sent=-share.count * each, floor=floor,
         )  # fmt: skip
 
-    def _learn(self, term: Term) -> None:
-        """The others agree on the first structure that they meet, and this rank has none yet."""
-        found = self._agree([], [], [])
-        if found.each:
-            self._agreed[("count" if found.counted else "elements",)] = found
-            if found.elements or found.counted:
-                self._counts = _bearer(term), found.each, None
+    def _learn(self, terms: list[Term]) -> None:
+        """Be there as the ranks agree on their first losses, whatever this rank's is; and take
+        what they have found, where it has none of what theirs count."""
+        share = terms[0].share if terms else None
+        found = self._agree([], [], [], share)
+        if _vanish(terms) and (found.each or found.verdicts):
+            counts = found.elements or found.counted
+            if found.verdicts:
+                counts = bool(found.verdicts[0].count)
+            key = "divided" if found.verdicts else "count" if found.counted else "elements"
+            self._agreed[(key,)] = found
+            self._counts = (_bearer(terms[0]), found.each or 1.0, None) if counts else None
 
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
@@ -171,8 +176,15 @@ class Factors:
             for term in terms
         ]
 
-    def _agree(self, means: list[Term], counted: list[Term], divided: list[Term]) -> _Agreed:
-        """One small message of all ranks."""
+    def _agree(
+        self,
+        means: list[Term],
+        counted: list[Term],
+        divided: list[Term],
+        share: Share | None = None,
+    ) -> _Agreed:
+        """One small message of all ranks; the first has room for the divisor of a loss that this
+        rank has none of. share: of such a loss."""
         ragged, each = 0.0, 0.0
         for term in (*means, *counted):
             rows = term.share.count if term.share is not None else 0
@@ -182,11 +194,17 @@ class Factors:
             elif rows:
                 each = max(each, float(term.count or 0.0) / rows)
         own = [figure for t in divided if t.divided is not None for figure in t.divided.figures()]
+        shares = [term.share for term in divided]
+        if self._first and not divided:
+            own, shares = [*NO_DIVISOR], [share]
+        self._first = False
         sent = torch.tensor([ragged, each, bool(counted), *own], dtype=torch.float64)
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
+        found = [most[start : start + FIGURES] for start in range(3, len(most), FIGURES)]
         verdicts = [
-            Verdict.of(most[start : start + FIGURES], term.share)
-            for start, term in zip(range(3, len(most), FIGURES), divided, strict=True)
+            Verdict.of(figures, of)
+            for figures, of in zip(found, shares, strict=True)
+            if divided or figures[0] > NO_DIVISOR[0]
         ]
         if self._again:
             verdicts = [replace(v, noticed=LATE) if v.count else v for v in verdicts]
@@ -206,6 +224,15 @@ def late_factor(weighed: Weighed, extra: Factor) -> Factor:
     if isinstance(total, torch.Tensor):
         return weighed.expected / total
     return weighed.expected / total if total else 0.0
+
+
+def _vanish(terms: Sequence[Term]) -> bool:
+    """Whether a loss on a batch in parts is nothing, of whatever it is made."""
+    return (
+        bool(terms)
+        and terms[0].share is not None
+        and all(graph.vanishes(term.node) for term in terms)
+    )
 
 
 def _bearer(term: Term) -> Bearer | None:

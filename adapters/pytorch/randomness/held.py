@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,8 @@ import torch
 _MOST = 4096
 """Objects that are looked at; a dataset may be a list of a million samples."""
 _FEW = 64
-_FRAMES = 4
-"""Functions that are looked at: a progress bar may stand between the loop and its loader."""
 _NUMPY = (np.random.Generator, np.random.RandomState)
+_LIBRARIES = {__name__.partition(".")[0], "torch"}
 _KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
 _NO_OWNERS = (torch.Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, *_KINDS)
 
@@ -40,24 +39,45 @@ def held_by(*owners: Any) -> list[Any]:
     return [*found.values()]
 
 
-def of_the_loop() -> list[Any]:
-    """Find NumPy's among the names of those who call."""
-    found: dict[int, Any] = {}
-    frame, left = sys._getframe(1), _FRAMES
-    while frame.f_back is not None and left:
+def script_frames() -> Iterator[FrameType]:
+    """Those of functions and modules that are neither dream's nor torch's, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            yield frame
         frame = frame.f_back
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("dream", "torch"):
-            left -= 1
-            named = (*frame.f_locals.values(), *frame.f_globals.values())
-            found.update((id(each), each) for each in named if isinstance(each, _NUMPY))
-    return [*found.values()]
+
+
+def named_by_the_script() -> Iterator[tuple[str, Any]]:
+    """Those that variables of the script's functions and modules name, as they are called now; each
+    once."""
+    seen: set[int] = set()
+    for frame in script_frames():
+        for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
+            if isinstance(value, _KINDS) and id(value) not in seen:
+                seen.add(id(value))
+                yield name, value
+
+
+def of_the_loop() -> list[Any]:
+    """Find NumPy's that the script names, or that models have which it names."""
+    named = [each for _, each in named_by_the_script()]
+    variables = (x for frame in script_frames() for x in _variables(frame))
+    models = {id(x): x for x in variables if isinstance(x, torch.nn.Module)}
+    found = [*named, *held_by(*models.values())]
+    return [*{id(each): each for each in found if isinstance(each, _NUMPY)}.values()]
+
+
+def _variables(frame: FrameType) -> Iterator[Any]:
+    yield from frame.f_locals.values()
+    yield from frame.f_globals.values()
 
 
 def states_of(generators: list[Any]) -> list[Any]:
     return [_state(each) for each in generators]
 
 
-def digests_of(generators: list[Any]) -> list[int]:
+def digests_of(generators: Iterable[Any]) -> list[int]:
     """Return a number for the state of each."""
     return [zlib.crc32(_bytes(_state(each))) for each in generators]
 

@@ -188,6 +188,16 @@ def nothing_that_counts(instead: float = 0.0) -> Trained:
     return loop(mlp(), loss, epochs=6)
 
 
+def nothing_to_add_up() -> Trained:
+    """A rank's rows may hold none of what the loss is a sum of, in the first batch too."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, kept = m(b[0]), b[2] > 0.9
+        return out[kept].square().sum() if int(kept.sum()) else out.sum() * 0
+
+    return loop(mlp(), loss, rate=0.01, epochs=3)
+
+
 def half_a_sum_of_some() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         kept = b[2] > -0.4
@@ -872,6 +882,7 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_its_own_length,
         class_weights, label_smoothing, label_smoothing_of_some, soft_targets, batchmean,
         masked_mean, boolean_mask, nothing_that_counts,
+        nothing_to_add_up,
         half_a_sum_of_some, sum_of_some_over_their_number,
         over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
         over_a_count_as_a_number, over_a_count_and_a_little, over_a_full_mask,
