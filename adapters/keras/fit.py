@@ -22,7 +22,7 @@ from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check_auto_shard, find
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.randomness.in_step import InStep
+from dream.adapters.keras.randomness.in_step import InStep, reading_ahead
 from dream.adapters.keras.randomness.start import seed_of_order
 from dream.adapters.keras.update.drift import CopiesGuard, guard_of
 from dream.checkpoint.leaving import Notice
@@ -104,7 +104,9 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     given["callbacks"] = callbacks.for_fit(
         given["callbacks"], engine, progress, state.resync, notice
     )
-    history = type(model).fit(model, **given)
+    read = [d for d in (given["x"], given["validation_data"]) if isinstance(d, DealtData)]
+    with reading_ahead(any(data.in_threads for data in read)):
+        history = type(model).fit(model, **given)
     if state.guard is not None:
         state.guard.compare(model)
     else:
@@ -333,6 +335,17 @@ class DealtData(private_data.DataAdapter):  # type: ignore[misc]  # Keras is unt
     @cached_property
     def _source(self) -> Arrays | Batches:
         return self._given() if callable(self._given) else self._given
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether Python code makes the batches ahead of their steps, in threads."""
+        by_tensorflow = self._engine.framework == "tensorflow"
+        if callable(self._given):
+            return by_tensorflow
+        source = self._given
+        return isinstance(source, Batches) and private_data.read_in_threads(
+            source.adapter, by_tensorflow
+        )
 
     @cached_property
     def _elements(self) -> Any:

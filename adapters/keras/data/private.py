@@ -11,6 +11,7 @@ from keras.src.trainers.data_adapters.array_slicing import Sliceable
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Sliceable", "get_data_adapter", "is_tf_dataset"]
 
@@ -38,3 +39,18 @@ def sample_weights(y: Any, class_weight: Any) -> Any:
 def is_generator(adapter: Any) -> bool:
     """Whether Keras's adapter reads a Python generator."""
     return isinstance(adapter, GeneratorDataAdapter)
+
+
+def read_in_threads(adapter: Any, by_tensorflow: bool) -> bool:
+    """Whether Python code makes the batches of Keras's adapter ahead of their steps, in threads.
+
+    by_tensorflow: whether TensorFlow trains, which reads Python's sources so.
+    """
+    if isinstance(adapter, TFDatasetAdapter):
+        return _runs_python(adapter._dataset)
+    return by_tensorflow or getattr(adapter, "enqueuer", None) is not None
+
+
+def _runs_python(dataset: Any) -> bool:
+    graphs = (f.function.graph.as_graph_def().SerializeToString() for f in dataset._functions())
+    return any(b"PyFunc" in graph for graph in graphs) or any(map(_runs_python, dataset._inputs()))

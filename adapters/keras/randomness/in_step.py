@@ -4,7 +4,8 @@ alike everywhere."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 
@@ -20,6 +21,19 @@ Word = tuple[object, list[int]]
 """What ranks tell each other: what the script seeded the framework with, a digest of each state."""
 _NAMES = ("Python's", "NumPy's", "the framework's", "Keras's")
 _said: set[str] = set()
+_ahead = False
+
+
+@contextmanager
+def reading_ahead(threads: bool) -> Iterator[None]:
+    """Inside, Python's and NumPy's generators are left alone where `threads` draw batches from
+    them: how far each rank's have read ahead is a matter of time, and the batches are compared."""
+    global _ahead
+    before, _ahead = _ahead, _ahead or threads
+    try:
+        yield
+    finally:
+        _ahead = before
 
 
 @final
@@ -40,7 +54,8 @@ class InStep:
 
     def word(self, model: Any) -> Word:
         """Return what the other ranks are told of this one's generators."""
-        states = (generators.python_word(), generators.numpy_words(), self._own(), _seeds(model))
+        plain = () if _ahead else (generators.python_word(), generators.numpy_words())
+        states = (*(plain or (None, None)), self._own(), _seeds(model))
         return self._engine.generators.seeded(), [zlib.crc32(repr(s).encode()) for s in states]
 
     def heard(self, told: Sequence[Any], model: Any) -> None:

@@ -31,6 +31,15 @@ assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) 
 adapter = private_data.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
 assert isinstance(adapter, private_data.ArrayDataAdapter)
 assert private_data.array_facts(adapter)[1:] == (5, 2, True)
+assert not private_data.read_in_threads(adapter, False)
+adapter = private_data.get_data_adapter(
+    ((keras.ops.ones((2, 3)),) for _ in range(2)), None, None, None, None, False, None)
+assert private_data.read_in_threads(adapter, True)
+assert not private_data.read_in_threads(adapter, False)
+read = type('Read', (keras.utils.PyDataset,), {'num_batches': 2})
+workers = read(workers=2)
+adapter = private_data.get_data_adapter(workers, None, None, None, None, False, None)
+assert private_data.read_in_threads(adapter, False)
 assert int(private.counter(model.optimizer)) == 0
 assert len(private.known_to(model.optimizer)) == 2
 assert private.decays(model.optimizer, model.layers[1].kernel)
@@ -100,6 +109,15 @@ private_tensorflow.skip_symbolic_build(model)
 assert private_tensorflow.strategy_of(model) is None
 assert private_tensorflow.strategy_of(model.optimizer) is not None
 import tensorflow as tf
+places = tf.data.Dataset.range(9).shuffle(5).batch(2)
+made = tf.data.Dataset.from_generator(range, args=(9,), output_signature=tf.TensorSpec((), "int64"))
+for pure, source in (
+    (True, places), (True, places.interleave(tf.data.Dataset.from_tensors).prefetch(2)),
+    (False, made.batch(2)), (False, tf.data.Dataset.zip((places, made.repeat()))),
+    (False, places.map(lambda x: tf.numpy_function(abs, [x], "int64"))),
+):
+    adapter = private_data.get_data_adapter(source, None, None, None, None, False, None)
+    assert private_data.read_in_threads(adapter, True) != pure
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id
 private_tensorflow.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
