@@ -73,7 +73,7 @@ class TorchAdapter(Adapter):
             ReadNumbers(own.shares).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
-        self._unsaved = UnsavedTraining()
+        self._unsaved = UnsavedTraining(loops=plan.spec.update != "asynchronous" and not plan.mixed)
         self._events = EventFiles(self._hooks.patches) if own.world.world_size > 1 else None
 
     @property

@@ -38,10 +38,15 @@ def load(
     those in memory, one of which may be newer."""
     found = find(path, ranks, commits)
     if found is not None:
-        take(found, parts if strict else _there(found, parts), held)
-        if ranks.rank == 0:
-            runs.go_on(found.runs)
+        go_on(found, parts if strict else _there(found, parts), held, ranks)
     return found
+
+
+def go_on(found: CheckpointContent, parts: Parts, held: Checkpointer, ranks: Communicator) -> None:
+    """Set everything as a checkpoint has it, and let trackers go on with its runs."""
+    take(found, parts, held)
+    if ranks.rank == 0:
+        runs.go_on(found.runs)
 
 
 def find(

@@ -81,7 +81,10 @@ class TrainingCheckpoints:
         self._ends = StepEnds(ranks, self._notice, every, self._commits)
         self._saves = Saves(ranks)
         self._over = False
+        self.by_hand = False
+        """Whether the script has saved or loaded."""
         self._parts: Parts | None = None  # those that are saved by themselves
+        self._extra: Mapping[str, Any] = {}
         self._step = self._place = 0
         self._updated = False
         self._handed = 0
@@ -97,6 +100,7 @@ class TrainingCheckpoints:
     ) -> Saving:  # fmt: skip
         """Begin to write one; a rank that was asked to leave has all of them leave once it is
         whole. After the block nothing follows that it could be written beside."""
+        self.by_hand = True
         self._ends.listen()
         saving = self._write(path, parts, step, extra=extra, keep=keep, best=best)
         if self.leaving(ask=True):
@@ -108,6 +112,7 @@ class TrainingCheckpoints:
     def load(
         self, path: FolderPath | None, parts: Parts, *, strict: bool
     ) -> CheckpointContent | None:
+        self.by_hand = True
         folder = path if path is not None else self._folder
         if folder is None:
             return None
@@ -122,6 +127,42 @@ class TrainingCheckpoints:
         if found is not None and parts.data is not None and found.batch:
             logger.info(_IN_MID_PASS, found.epoch, found.batch)
         return found
+
+    def newest(self) -> CheckpointContent | None:
+        """Read the newest of the job's own checkpoints; None where there is none."""
+        assert self._folder is not None
+        return job.find(self._folder, self._ranks, self._commits)
+
+    def go_on(self, found: CheckpointContent, parts: Parts) -> None:
+        """Set everything as it has it, for a script that loads nothing."""
+        job.go_on(found, parts, self._held(parts.first_model), self._ranks)
+        self._ends.listen()
+
+    def item_is_over(
+        self, step: int, now: Callable[[], tuple[Parts, Mapping[str, Any]] | None]
+    ) -> None:
+        """All of an item of an untouched loop is done: save where it is time to, and leave where a
+        rank was asked to. now: gives what is to be saved, and what the loop has by itself."""
+        self._ends.listen()
+        agreed = self._ends.came()
+        found = None if agreed is None else now()
+        if agreed is not None and found is not None:
+            self._parts, self._extra, self._step = *found, step
+            self._save_for(agreed)
+
+    def unkept(self, parts: Parts) -> Callable[[], list[str]]:
+        """Return what names that which trains on beside these from now on."""
+        return self._held(parts.first_model).unkept(parts)
+
+    def of_any_rank(self, why: str) -> str:
+        """Return the first rank's that says anything."""
+        return next(filter(None, self._ranks.all_gather_object(why)), "")
+
+    def apart(self, own: Mapping[str, int]) -> list[str]:
+        """Return the names under which ranks have other numbers."""
+        told = self._ranks.all_gather_object(dict(own))
+        names = sorted({name for each in told for name in each})
+        return [name for name in names if len({each.get(name) for each in told}) > 1]
 
     def rest(self, *, failed: bool) -> None:
         """The block ends. failed: by an exception, or by leaving after a checkpoint."""
@@ -206,14 +247,19 @@ class TrainingCheckpoints:
         if again or (agreed.commits and not agreed.leaves):
             self._tell_of_unkept(self._parts)
             held = self._held(self._parts.first_model)
-            self._commits.take(self._parts, self._step, held, extra={}, facts=self._facts)
+            self._commits.take(self._parts, self._step, held, extra=self._extra, facts=self._facts)
             if not again:
                 return
             if self._commits.taken():
                 leave(self._notice, None)
         if agreed.leaves or agreed.due:
             saving = self._write(
-                self._folder, self._parts, self._step, extra={}, keep=_KEPT, best=None
+                self._folder,
+                self._parts,
+                self._step,
+                extra=self._extra,
+                keep=_KEPT,
+                best=None,
             )
             if agreed.leaves:
                 leave(self._notice, saving.wait())

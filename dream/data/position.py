@@ -163,6 +163,11 @@ class Track:
         over = self._last is not None and self._last.over
         return bool(over) and self._start is None and not self._begun
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether it stands between two passes, all of the last one read to its end."""
+        return self._last is None or self._rests
+
     def _waits_for(self, other: Track) -> bool:
         """Whether a loop that goes through one loader after the other is in `other` now: what goes
         on goes through both again, and this one has nothing left."""

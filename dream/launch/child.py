@@ -202,7 +202,7 @@ def _run_script(path: str, arguments: list[str]) -> None:
 
     sys.argv = [path, *arguments]
     sys.path[0] = str(Path(path).resolve().parent)
-    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    source = Path(path).read_bytes()
     module = ModuleType("__main__")
     module.__dict__.update(
         __file__=path,
@@ -211,6 +211,14 @@ def _run_script(path: str, arguments: list[str]) -> None:
         __annotations__={},
     )
     _become_main(module)
+    if os.environ.get("DREAM_CHECKPOINT"):
+        from dream.checkpoint.untouched import rewriting
+        from dream.checkpoint.untouched.loop import CountedLoop
+
+        module.__dict__[rewriting.LOOP] = CountedLoop
+        code = rewriting.compiled(source, path)
+    else:
+        code = compile(source, path, "exec", dont_inherit=True)
     exec(code, module.__dict__)
 
 

@@ -47,9 +47,9 @@ def _names(frame: FrameType) -> Names:
     models = {name: _weights(x) & trained for name, x in named if isinstance(x, nn.Module)}
     return {
         _BLOCK: [name for name, x in named if x is current()],
-        "model": [*_covering(models)],
+        "model": [*covering(models)],
         "optimizer": [*optimizers],
-        "scheduler": [name for name, x in named if _goes_beside(x, stepped)],
+        "scheduler": [name for name, x in named if goes_beside(x, stepped)],
         "data": [name for name, x in named if tracked.found_in(x) in read],
     }
 
@@ -65,7 +65,7 @@ def _weights(model: nn.Module) -> set[int]:
     return {id(parameter) for parameter in model.parameters()}
 
 
-def _covering(models: dict[str, set[int]]) -> Iterator[str]:
+def covering(models: dict[str, set[int]]) -> Iterator[str]:
     """The fewest that hold all that is trained: a model, and not its parts."""
     covered: set[int] = set()
     for name, weights in sorted(models.items(), key=lambda each: -len(each[1])):
@@ -74,7 +74,7 @@ def _covering(models: dict[str, set[int]]) -> Iterator[str]:
         covered |= weights
 
 
-def _goes_beside(x: Any, stepped: set[int]) -> bool:
+def goes_beside(x: Any, stepped: set[int]) -> bool:
     if isinstance(x, GradScaler):
         return x.is_enabled()
     return isinstance(x, (LRScheduler, ReduceLROnPlateau)) and id(x.optimizer) in stepped

@@ -2,40 +2,131 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from typing import Any, final
+from weakref import WeakSet
 
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+import numpy as np
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from dream._errors import Unsupported
 from dream._log import logger
-from dream.adapters.pytorch.checkpoint.lines import load_lines
+from dream._strategy import current
+from dream.adapters.pytorch.checkpoint.lines import covering, goes_beside, load_lines
+from dream.adapters.pytorch.optimizer import parameters_of
+from dream.adapters.pytorch.tensors import dtype_name
+from dream.checkpoint.checkpointer import Parts
+from dream.checkpoint.storage.words import keep_too
+from dream.checkpoint.untouched.loop import is_under_way
+from dream.checkpoint.untouched.trained import Trained
+from dream.checkpoint.untouched.training import UNSAVED, watch
 from dream.cluster import settings
-
-_UNSAVED = (
-    "--checkpoint keeps nothing of this training, which began without strategy.load: a job that is "
-    "started again begins anew. To have it saved, and gone on with, load before the loop, and "
-    "begin there:\n%s\nWhat the script counts by itself begins anew: see at.step and at.batch."
-)
+from dream.data import tracked
 
 
 @final
-class UnsavedTraining:
-    """Tells, as training begins, that the launcher was asked to keep it and the script has not
-    said what it is."""
+class UnsavedTraining(Trained):
+    """Sees what trains. Where no loop has it kept, it tells that nothing is."""
 
-    def __init__(self) -> None:
+    kinds = (
+        nn.Module, Optimizer, LRScheduler, ReduceLROnPlateau, GradScaler, DataLoader,
+        torch.Generator, np.random.Generator, np.random.RandomState, random.Random,
+    )  # fmt: skip
+    parted = (nn.Module,)
+
+    def __init__(self, *, loops: bool) -> None:
+        """loops: whether a loop may have it kept."""
         self.known = settings.checkpoints().folder is None
+        self.updates = 0
+        self._loops = loops
+        self._stepped: WeakSet[Optimizer] = WeakSet()
+        self._first: int | None = None
         self._hook: RemovableHandle | None = None
 
     def watch(self) -> None:
-        if not self.known:
-            self._hook = register_optimizer_step_pre_hook(self._steps)
+        strategy = current()
+        if self.known or strategy is None:
+            return
+        self._hook = register_optimizer_step_post_hook(self._steps)
+        if self._loops:
+            watch(strategy, self)
 
     def rest(self) -> None:
         if self._hook is not None:
             self._hook.remove()
 
-    def _steps(self, *_: Any) -> None:
-        if not self.known:
+    def _steps(self, optimizer: Optimizer, *_: Any) -> None:
+        self._stepped.add(optimizer)
+        self._first = id(optimizer) if self._first is None else self._first
+        self.updates += id(optimizer) == self._first
+        if not self.known and not is_under_way():
             self.known = True
-            logger.info(_UNSAVED, load_lines())
+            logger.info(UNSAVED, "", load_lines())
+
+    def named(self, variables: Iterable[tuple[str, Any]]) -> Parts:
+        every: dict[int, tuple[str, Any]] = {}
+        taken: set[str] = set()
+        for name, value in variables:
+            if id(value) not in every and isinstance(value, self.kinds):
+                unique = f"{name} {len(taken)}" if name in taken else name
+                taken.add(unique)
+                every[id(value)] = unique, value
+        named = dict(every.values())
+        optimizers = {name: x for name, x in named.items() if isinstance(x, Optimizer)}
+        steps = {id(each) for each in optimizers.values()}
+        states = {name: _tensors(x) for name, x in named.items() if isinstance(x, nn.Module)}
+        return Parts(
+            _alone({name: named[name] for name in covering(states)}),
+            _alone(optimizers),
+            _alone({name: x for name, x in named.items() if goes_beside(x, steps)}),
+            {name: x for name, x in named.items() if tracked.found_in(x) is not None},
+        )
+
+    def unnamed(self, parts: Parts) -> list[str]:
+        held = {id(each) for each in parts.optimizers.values()}
+        lost = {type(each).__name__ for each in self._stepped if id(each) not in held}
+        weights = {id(p) for model in parts.models.values() for p in model.parameters()}
+        trained = (p for each in parts.optimizers.values() for p in parameters_of(each))
+        if any(id(p) not in weights for p in trained):
+            lost.add("the model of some parameters")
+        read = {track for track, batches in tracked.read_so_far().items() if batches}
+        if read - {*([] if parts.data is None else tracked.tracks_of(parts.data))}:
+            lost.add("a loader")
+        return sorted(lost)
+
+    def lines(self) -> str:
+        return load_lines()
+
+
+def _tensors(model: nn.Module) -> set[int]:
+    return {id(x) for x in (*model.parameters(), *model.buffers())}
+
+
+def _alone(named: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip([""], named.values(), strict=True)) if len(named) == 1 else named
+
+
+def _plain(tensor: torch.Tensor) -> list[Any]:
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        raise Unsupported("A checkpoint keeps plain tensors among plain values.")
+    kept = tensor.detach().cpu().contiguous()
+    whole = kept.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return [dtype_name(tensor.dtype), [*tensor.shape], str(tensor.device), whole]
+
+
+def _made(told: list[Any]) -> torch.Tensor:
+    dtype, shape, device, whole = told
+    flat = torch.frombuffer(bytearray(whole), dtype=getattr(torch, dtype)) if whole else None
+    made = torch.empty(0, dtype=getattr(torch, dtype)) if flat is None else flat
+    return made.reshape(shape).to(device)
+
+
+keep_too("tensor", torch.Tensor, _plain, _made)

@@ -9,11 +9,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dream._errors import Unsupported
 
 _MARK = "!"
 """What a key begins with that says which kind of value follows."""
 _PLAIN = (bool, int, str)
+_NUMBERS = "biufc"
+_others: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {}
+
+
+def keep_too(
+    kind: str, of: type[Any], plain: Callable[[Any], Any], made: Callable[[Any], Any]
+) -> None:
+    """Have values of a framework's type be plain ones, too. plain: says one in plain values, or
+    raises Unsupported; made: makes it of them."""
+    _others[_MARK + kind] = of, plain
+    _MADE[_MARK + kind] = lambda held: made(from_json(held))
 
 
 def to_json(value: Any, what: str) -> Any:
@@ -35,6 +48,12 @@ def to_json(value: Any, what: str) -> Any:
         return {_MARK + "tuple": _list(value, what)}
     if isinstance(value, list):
         return _list(value, what)
+    for mark, (of, plain) in _others.items():
+        if isinstance(value, of):
+            return {mark: to_json(plain(value), what)}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        told = value.dtype.str, [*value.shape], value.tobytes()
+        return {_MARK + "array": to_json(told, what)}
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
         return to_json(value.item(), what)
     raise Unsupported(
@@ -69,8 +88,14 @@ def _dict(items: list[Any]) -> dict[Any, Any]:
     return {from_json(key): from_json(each) for key, each in items}
 
 
-_MADE: Mapping[str, Callable[[Any], Any]] = {
+def _array(told: Any) -> Any:
+    kind, shape, whole = from_json(told)
+    return np.frombuffer(bytearray(whole), kind).reshape(shape)
+
+
+_MADE: dict[str, Callable[[Any], Any]] = {
     _MARK + "float": float,
+    _MARK + "array": _array,
     _MARK + "bytes": base64.b64decode,
     _MARK + "counter": lambda items: Counter(_dict(items)),
     _MARK + "items": _dict,

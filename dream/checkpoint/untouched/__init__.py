@@ -1,0 +1,1 @@
+"""Trainings whose scripts load nothing, gone on with all the same: in a loop over counted items."""

@@ -1,0 +1,32 @@
+"""What a framework tells of a training whose script has not said what it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from dream.checkpoint.checkpointer import Parts
+
+
+class Trained(ABC):
+    """updates: steps that optimizers of the block have taken. kinds: of objects that a checkpoint
+    keeps by itself, or that `unkept` tells of. parted: those of which it keeps a part, and a
+    script's class may hold more."""
+
+    updates: int
+    kinds: tuple[type[Any], ...]
+    parted: tuple[type[Any], ...]
+
+    @abstractmethod
+    def named(self, variables: Iterable[tuple[str, Any]]) -> Parts:
+        """Return all that may train and that variables name, each once, by the first of its names;
+        "" where it is the only one of its kind."""
+
+    @abstractmethod
+    def unnamed(self, parts: Parts) -> list[str]:
+        """Return what has trained and is not among these, in words."""
+
+    @abstractmethod
+    def lines(self) -> str:
+        """Return the lines that have the training saved and gone on with where it stands."""

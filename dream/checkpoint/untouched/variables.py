@@ -1,0 +1,231 @@
+"""A script's own variables around a loop: those that are plain values are kept and set again; of
+what is not plain it is told whether it has changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+from dream._errors import Unsupported
+from dream.checkpoint.storage.words import to_json
+
+_DEPTH = 3
+"""Of a script's objects within its objects."""
+_MOST = 1 << 24
+"""Bytes of one value, about."""
+_FEW = 1000
+_INNER = "_modules"
+"""Under which torch's modules hold others."""
+_CONTAINERS = (list, dict, set, deque)
+_LIBRARIES = tuple(
+    str(Path(sysconfig.get_path(name)).resolve())
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_OWN = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Those that a loop sees.
+
+    own: of the loop's function, which one item may leave to the next. globals: of the script, which
+    its functions assign. held: by path, what is changed in place: containers, and attributes of
+    objects of the script's own classes. changed: those that are not plain, and not what they were.
+    """
+
+    own: Mapping[str, Any] = field(default_factory=dict)
+    globals: Mapping[str, Any] = field(default_factory=dict)
+    held: Mapping[str, Any] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+
+
+@final
+class VariablesOfALoop:
+    """names: what its body assigns. carried: those of them that one run of it may leave to the
+    next. declared: what functions of the script declare `global`. kinds: of objects that are kept
+    otherwise; parted: those of them whose classes in scripts may hold more."""
+
+    def __init__(
+        self, frame: FrameType, names: Iterable[str], carried: Iterable[str],
+        declared: Iterable[str], kinds: tuple[type[Any], ...], parted: tuple[type[Any], ...],
+    ) -> None:  # fmt: skip
+        self._names, self._carried, self._declared = set(names), set(carried), set(declared)
+        self._kinds, self._parted = kinds, parted
+        self._first = self._stamps(frame)
+
+    def read(self, frame: FrameType) -> Variables:
+        """Return what is to be kept now."""
+        own, in_globals = self._assigned(frame)
+        plain = {name: value for name, value in own.items() if is_plain(value)}
+        plain_globals = {name: value for name, value in in_globals.items() if is_plain(value)}
+        odd = [
+            name
+            for name, value in (*own.items(), *in_globals.items())
+            if not is_plain(value)
+            and self._first.get(name) != _stamp(value)
+            and not isinstance(value, self._kinds)
+        ]  # fmt: skip
+        kept = {*plain, *plain_globals}
+        held: dict[str, Any] = {}
+        for path, value in self._cells(frame):
+            stamp = _stamp(value)
+            if path in kept or self._first.get(path) == stamp:
+                continue
+            if is_plain(value):
+                held[path] = value
+            elif not isinstance(value, self._kinds) and path.partition(".")[0] not in self._names:
+                odd.append(path)
+        return Variables(plain, plain_globals, held, tuple(dict.fromkeys(odd)))
+
+    def set_again(self, frame: FrameType, kept: Variables) -> dict[str, Any]:
+        """Set what is changed in place, and globals; return what the loop's function has to assign
+        by itself."""
+        for path, value in kept.held.items():
+            self._set(frame, path, value)
+        for name, value in kept.globals.items():
+            frame.f_globals[name] = _in_place(frame.f_globals.get(name), value)
+        if frame.f_locals is frame.f_globals:
+            for name, value in kept.own.items():
+                frame.f_globals[name] = _in_place(frame.f_globals.get(name), value)
+            return {}
+        here = frame.f_locals
+        return {name: _in_place(here.get(name), value) for name, value in kept.own.items()}
+
+    def _set(self, frame: FrameType, path: str, value: Any) -> None:
+        name, *attributes = path.split(".")
+        held = frame.f_locals[name] if name in frame.f_locals else frame.f_globals[name]
+        if not attributes:
+            _in_place(held, value)
+            return
+        for attribute in attributes[:-1]:
+            held = _parts_of(held)[attribute]
+        parts = _parts_of(held)
+        parts[attributes[-1]] = _in_place(parts.get(attributes[-1]), value)
+
+    def _assigned(self, frame: FrameType) -> tuple[dict[str, Any], dict[str, Any]]:
+        own = {name: x for name, x in frame.f_locals.items() if name in self._carried}
+        shared = {name: x for name, x in frame.f_globals.items() if name in self._declared}
+        return own, shared
+
+    def _stamps(self, frame: FrameType) -> dict[str, Any]:
+        own, shared = self._assigned(frame)
+        cells = dict(self._cells(frame))
+        return {path: _stamp(value) for path, value in (shared | own | cells).items()}
+
+    def _cells(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
+        """What can be changed in place, by path from a variable of the function or the script."""
+        seen: set[int] = set()
+        for variables in (frame.f_locals, frame.f_globals):
+            for name, value in [*variables.items()]:
+                if not name.startswith("__"):
+                    yield from self._within(name, value, seen, _DEPTH)
+
+    def _within(
+        self, path: str, value: Any, seen: set[int], depth: int
+    ) -> Iterator[tuple[str, Any]]:
+        parted = isinstance(value, self._parted)
+        if id(value) in seen or (isinstance(value, self._kinds) and not parted):
+            return
+        seen.add(id(value))
+        if isinstance(value, _CONTAINERS):
+            yield path, value
+        elif parted:
+            yield from self._beside_its_state(path, value, seen, depth)
+        elif depth and _is_of_a_script(type(value)):
+            for attribute, inner in [*getattr(value, "__dict__", {}).items()]:
+                yield from self._of(f"{path}.{attribute}", inner, seen, depth)
+
+    def _of(self, path: str, inner: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+        """What an attribute is, or has in it."""
+        if _is_of_a_script(type(inner)) or isinstance(inner, (*_CONTAINERS, *self._parted)):
+            yield from self._within(path, inner, seen, depth - 1)
+        elif not isinstance(inner, self._kinds):
+            yield path, inner
+
+    def _beside_its_state(
+        self, path: str, value: Any, seen: set[int], depth: int
+    ) -> Iterator[tuple[str, Any]]:
+        """What a module of a script holds by itself, and modules in it."""
+        for attribute, inner in [*vars(value).items()]:
+            if attribute == _INNER:
+                for name, module in inner.items():
+                    yield from self._within(f"{path}.{_INNER}.{name}", module, seen, depth)
+            elif attribute[0] != "_" and attribute != "training" and _is_of_a_script(type(value)):
+                yield from self._of(f"{path}.{attribute}", inner, seen, depth)
+
+
+def _parts_of(held: Any) -> Any:
+    return held if isinstance(held, dict) else vars(held)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a checkpoint keeps it as it is."""
+    return _text(value) is not None
+
+
+def _text(value: Any) -> str | None:
+    if _bytes(value, 0) > _MOST:
+        return None
+    try:
+        text = json.dumps(to_json(value, ""))
+    except (Unsupported, ValueError, RecursionError):
+        return None
+    return text
+
+
+def _bytes(value: Any, so_far: int) -> int:
+    """Return about how much a value takes, or more than is kept."""
+    if isinstance(value, str | bytes):
+        return so_far + len(value)
+    if not isinstance(value, _CONTAINERS):
+        return so_far + getattr(value, "nbytes", 1)
+    for each in value.values() if isinstance(value, Mapping) else value:
+        so_far = _bytes(each, so_far)
+        if so_far > _MOST:
+            break
+    return so_far
+
+
+def _stamp(value: Any) -> Any:
+    """Return what tells whether it is what it was: itself, or the objects that it is of."""
+    text = _text(value)
+    if text is not None:
+        return text
+    if isinstance(value, _CONTAINERS):
+        items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+        return len(value), [id(each) for each, _ in zip(items, range(_FEW), strict=False)]
+    return id(value)
+
+
+def _in_place(before: Any, value: Any) -> Any:
+    """Have a list or a dict that others may hold be as it was; anything else is set."""
+    if isinstance(before, list) and type(before) is type(value):
+        before[:] = value
+        return before
+    if isinstance(before, MutableMapping) and isinstance(value, Mapping):
+        before.clear()
+        before.update(value)
+        return before
+    return value
+
+
+def _is_of_a_script(kind: type[Any]) -> bool:
+    """Whether a class is neither Python's nor an installed package's."""
+    return kind.__module__ == "__main__" or _is_own(kind.__module__)
+
+
+@cache
+def _is_own(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return False
+    where = str(Path(file).resolve())
+    return not where.startswith((*_LIBRARIES, _OWN)) and "site-packages" not in where
