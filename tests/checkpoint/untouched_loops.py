@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
-NAME, OUT = sys.argv[1], Path(sys.argv[2])
+NAMES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
 SCRIPTS: dict[str, Callable[[], Any]] = {}
 ANSWERS = torch.randint(0, 3, (42,), generator=torch.Generator().manual_seed(1))
+block: Any = None
 best_of_all = 0.0
 steps = 0
 
@@ -38,16 +40,19 @@ def stepped() -> None:
     steps += 1
     if os.environ.get("LEAVE_AT") == str(steps) and os.environ.get("RANK", "0") == "0":
         os.kill(os.getpid(), signal.SIGTERM)
-    died = OUT.with_suffix(".died")
-    if os.environ.get("DIE_AT") == str(steps) and os.environ.get("RANK", "0") == "0":
-        if not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    died = FOLDER / "died"
+    dies = os.environ.get("DIE_AT") == str(steps) and os.environ.get("RANK", "0") == "0"
+    if dies and not died.exists():
+        until = time.monotonic() + 30
+        while not (FOLDER / "kept" / "latest").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def net() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
+        nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
     )
 
 
@@ -196,8 +201,8 @@ def made_within() -> Any:
     """Each item begins with a model of its own."""
     found = []
     for _ in range(3):
-        model = net()
-        found.append(epoch_of(model, torch.optim.SGD(model.parameters(), lr=0.1), loader()))
+        model, data = net(), loader()
+        found.append(epoch_of(model, torch.optim.SGD(model.parameters(), lr=0.1), data))
     return found
 
 
@@ -254,7 +259,7 @@ def one_item() -> Any:
 @script
 def goes_on_by_itself() -> Any:
     """Begins where a file of its own says."""
-    model, file = net(), OUT.with_suffix(".own")
+    model, file = net(), FOLDER / "own"
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = loader()
     first = int(file.read_text()) if file.exists() else 0
@@ -287,13 +292,19 @@ def state(model: nn.Module) -> Any:
     return [value.tolist() for value in block.full_state(model).values()]
 
 
-if __name__ == "__main__":
-    options = json.loads(os.environ.get("OPTIONS", '["mirrored"]'))
-    with dream.strategy(*options) as block:
+def run(name: str) -> None:
+    global block, best_of_all, steps
+    best_of_all, steps = 0.0, 0
+    with dream.strategy(*json.loads(os.environ.get("OPTIONS", '["mirrored"]'))) as block:
         torch.manual_seed(3)
         random.seed(4)
         np.random.seed(5)
-        ended = SCRIPTS[NAME]()
+        ended = SCRIPTS[name]()
         drawn = torch.rand(2).tolist(), random.random(), np.random.rand()
         if os.environ.get("RANK", "0") == "0":
-            OUT.write_text(json.dumps([ended, drawn, best_of_all, steps]))
+            (FOLDER / name).write_text(json.dumps([ended, drawn, best_of_all, steps]))
+
+
+if __name__ == "__main__":
+    for name in NAMES:
+        run(name)

@@ -205,8 +205,11 @@ def test_a_call_that_stands_still_is_a_wait_and_one_that_moves_is_none(
         observer = ThreadObserver()
         time.sleep(0.2)
         observer.look(0.2)
-        time.sleep(0.5)
-        assert observer.look(0.5).call == called
+        for _ in range(10):  # a machine with much to do may not let anything move for a while
+            time.sleep(0.5)
+            if (found := observer.look(0.5).call) == called:
+                break
+        assert found == called
     finally:
         done.set()
         thread.join()

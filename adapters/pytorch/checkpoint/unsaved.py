@@ -97,9 +97,6 @@ class UnsavedTraining(Trained):
         trained = (p for each in parts.optimizers.values() for p in parameters_of(each))
         if any(id(p) not in weights for p in trained):
             lost.add("the model of some parameters")
-        read = {track for track, batches in tracked.read_so_far().items() if batches}
-        if read - {*([] if parts.data is None else tracked.tracks_of(parts.data))}:
-            lost.add("a loader")
         return sorted(lost)
 
     def lines(self) -> str:

@@ -92,6 +92,7 @@ class UntouchedTraining:
         """A loop begins. Return how many items are behind, and what its function assigns."""
         self._place, self._line, self._first = place, frame.f_lineno, _first_of(items)
         self._updates = self._trained.updates
+        self._before = tracked.read_so_far()
         self._known = named = self._trained.named(_variables(frame))
         kinds = self._trained.kinds, self._trained.parted
         self._variables = VariablesOfALoop(frame, *names, *kinds)
@@ -174,9 +175,11 @@ class UntouchedTraining:
         if not named.models:
             self._stop("no variable names its model")
             return None
-        kept, loaders = self._checkpoints(named), _read_of(named.data)
+        kept = self._checkpoints(named)
+        read = {t for t, n in tracked.read_so_far().items() if n > self._before.get(t, 0)}
+        loaders = [name for name, each in named.data.items() if tracked.found_in(each) in read]
         parts = _of(named, loaders)
-        if why := kept.of_any_rank(self._why_not(parts, frame)):
+        if why := kept.of_any_rank(self._why_not(parts, len(read) > len(loaders), frame)):
             self._stop(why)
             return None
         now = asdict(self._variables.read(frame))
@@ -186,8 +189,11 @@ class UntouchedTraining:
         where = {"place": self._place, "first": self._first, "behind": index, "data": loaders}
         return parts, {LOOP: {**where, **now}}
 
-    def _why_not(self, named: Parts, frame: FrameType) -> str:
-        """Return what cannot be gone on with, in words; nothing where all can."""
+    def _why_not(self, named: Parts, others: bool, frame: FrameType) -> str:
+        """Return what cannot be gone on with, in words; nothing where all can. others: whether
+        loaders are read that no variable names."""
+        if others:
+            return "no variable of the loop names a loader that is read"
         if missing := self._trained.unnamed(named):
             return f"no variable of the loop names {', '.join(missing)}"
         made = [
@@ -260,12 +266,6 @@ def _first_of(items: Any) -> Any:
     """Return where a range begins, and its step; a bar shows one."""
     counted = getattr(items, "iterable", items)
     return [counted.start, counted.step] if isinstance(counted, range) else None
-
-
-def _read_of(loaders: Mapping[str, Any]) -> list[str]:
-    """Return the names of those that were trained on."""
-    read = {track for track, batches in tracked.read_so_far().items() if batches}
-    return [name for name, each in loaders.items() if tracked.track_of(each) in read]
 
 
 def _of(named: Parts, data: Iterable[str] | None) -> Parts:

@@ -59,7 +59,7 @@ def _devices(mesh: Mesh) -> DeviceMesh:
     return init_device_mesh("cpu", (mesh.data, mesh.model), mesh_dim_names=axes)
 
 
-_SEVERAL = 2.0
+_SEVERAL = 2.0**20
 """Values of a BatchNorm's channel, of which nothing in a step's size or time depends."""
 
 

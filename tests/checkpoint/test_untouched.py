@@ -1,0 +1,189 @@
+"""A script that loads nothing goes on at the next item of its outermost counted loop, and ends with
+what it would have ended with; where that cannot be, it is said, and nothing is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dream.checkpoint.untouched import rewriting
+
+SCRIPTS = Path(__file__).with_name("untouched_loops.py")
+KEPT = {
+    "in_a_function": ["early.log", "history", "kept", "best"],
+    "two_optimizers": ["sums"],
+    "of_an_object": ["self.losses", "self.model._modules.0.called"],
+    "steps_without_a_loader": ["steps"],
+}
+REFUSED = {
+    "made_within": "what trains was made within the loop",
+    "memory": "held changes from item to item, and is no plain value",
+    "left_early": "an item ends within a pass over a loader",
+    "own_generator": "the generator draw trains on beside what can be kept",
+    "one_item": "its loop has but one item",
+}
+
+
+def run(
+    names: str, folder: Path, ranks: int, *, kept: bool = True, restarts: int = 0, **more: str
+) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    arguments = [sys.executable, "-m", "dream", "run", "-n", str(ranks)]
+    if kept:
+        arguments += ["--checkpoint", str(folder / "kept"), "--every", "0.001"]
+        arguments += ["--max-restarts", str(restarts)]
+    return subprocess.run(
+        [*arguments, str(SCRIPTS), names, str(folder)], env=os.environ | more,
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ran = run(",".join(KEPT), folder, 2, kept=False)
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_a_rank_dies_and_all_goes_on(undisturbed: Path, tmp_path: Path, name: str) -> None:
+    options = '["sharded"]' if name == "of_an_object" else '["mirrored"]'
+    ran = run(name, tmp_path, 2, restarts=1, DIE_AT="20", OPTIONS=options)
+    assert ran.returncode == 0, ran.stderr
+    assert "--checkpoint keeps this training whenever an item of its loop is over" in ran.stderr
+    (on,) = [line for line in ran.stderr.splitlines() if "training goes on with item" in line]
+    assert all(each in on for each in KEPT[name]), on
+    if "sharded" in options:
+        compare(read(tmp_path, name), read(undisturbed, name), 1e-6)
+    else:
+        assert read(tmp_path, name) == read(undisturbed, name)
+
+
+@pytest.mark.slow
+def test_asked_to_leave_it_goes_on_on_another_number_of_ranks(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    left = run("in_a_function", tmp_path, 2, LEAVE_AT="14")
+    assert left.returncode == 85, left.stderr
+    ran = run("in_a_function", tmp_path, 1)
+    assert ran.returncode == 0, ran.stderr
+    assert "training goes on with item 3" in ran.stderr
+    compare(read(tmp_path, "in_a_function"), read(undisturbed, "in_a_function"), 2e-6)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_gone_on_with_is_said_and_not_kept(tmp_path: Path) -> None:
+    ran = run(",".join(REFUSED), tmp_path, 1)
+    assert ran.returncode == 0, ran.stderr
+    for why in REFUSED.values():
+        assert f"keeps nothing of this training, which began without strategy.load ({why})" in (
+            ran.stderr
+        )
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.slow
+def test_a_loop_that_begins_elsewhere_goes_on_by_itself(tmp_path: Path) -> None:
+    ran = run("goes_on_by_itself", tmp_path, 1, restarts=1, DIE_AT="16")
+    assert ran.returncode == 0, ran.stderr
+    assert "began with [0, 1] when it was saved, and begins with [2, 1] now" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_second_training_of_a_loop_begins_anew(tmp_path: Path) -> None:
+    whole = run("several_folds", tmp_path / "whole", 1, kept=False)
+    assert whole.returncode == 0, whole.stderr
+    ran = run("several_folds", tmp_path, 1, restarts=1, DIE_AT="27")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("and this is another one of the same loop") == 2  # in both lives
+    assert read(tmp_path, "several_folds") == read(tmp_path / "whole", "several_folds")
+
+
+def compare(found: Any, expected: Any, atol: float) -> None:
+    if isinstance(found, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            compare(one, other, atol)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=atol, atol=atol)
+
+
+BODIES = {
+    "best = max(best, 1)": {"best"},
+    "a = 1\nb = a": set(),
+    "b = a\na = 1": {"a"},
+    "if b:\n    a = 1": {"a"},
+    "if x:\n    a = 1\nelse:\n    a = 2": set(),
+    "for x in y:\n    loss = x\nprint(loss)": set(),
+    "a += 1": {"a"},
+    "while a < 3:\n    a += 1": {"a"},
+    "with x as a:\n    b = a": set(),
+    "try:\n    a = 1\nexcept E:\n    pass\nprint(a)": set(),
+    "print([a for a in b])\nb = 1": {"a", "b"},
+    "def f():\n    return a\na = f()": {"a"},
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_one_item_leaves_to_the_next(body: str) -> None:
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    given: list[Any] = []
+
+    class Loop(list[int]):
+        values: dict[str, int] = {}
+
+        def __init__(self, items: range, *told: Any) -> None:
+            super().__init__()
+            given.append(told)
+
+    source = f"def f():\n    for i in range(3):\n{lines}\n"
+    scope: dict[str, Any] = {rewriting.LOOP: Loop}
+    exec(rewriting.compiled(source.encode(), "script"), scope)
+    scope["f"]()
+    ((_, _, carried, _),) = given
+    assert set(carried) == BODIES[body]
+
+
+def test_a_marked_script_is_the_script_it_was() -> None:
+    """Lines in tracebacks, `else`, loops within loops, and variables that are set again."""
+
+    class Loop(list[int]):
+        values = {"best": 7}
+
+        def __init__(self, items: range, *_: Any) -> None:
+            super().__init__(items)
+
+    source = '''"""A docstring."""
+from __future__ import annotations
+def f(fails):
+    best = 0
+    for epoch in range(2):
+        for step in range(3):
+            best += 1
+        if fails:
+            raise ValueError(epoch)
+    else:
+        best += 100
+    return best
+'''
+    scope: dict[str, Any] = {rewriting.LOOP: Loop}
+    exec(rewriting.compiled(source.encode(), "script.py"), scope)
+    assert scope["__doc__"] == "A docstring."
+    assert scope["f"](False) == 7 + 6 + 100
+    with pytest.raises(ValueError, match="0") as caught:
+        scope["f"](True)
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].lineno == 9
