@@ -150,7 +150,7 @@ def test_what_one_item_leaves_to_the_next(body: str) -> None:
             super().__init__()
             given.append(told)
 
-    source = f"def f():\n    for i in range(3):\n{lines}\n"
+    source = f"def f():\n    for i in range(3):\n{lines}\n        train()\n"
     scope: dict[str, Any] = {rewriting.LOOP: Loop}
     exec(rewriting.compiled(source.encode(), "script"), scope)
     scope["f"]()
@@ -161,11 +161,14 @@ def test_what_one_item_leaves_to_the_next(body: str) -> None:
 def test_a_marked_script_is_the_script_it_was() -> None:
     """Lines in tracebacks, `else`, loops within loops, and variables that are set again."""
 
+    places: list[str] = []
+
     class Loop(list[int]):
         values = {"best": 7}
 
-        def __init__(self, items: range, *_: Any) -> None:
+        def __init__(self, items: range, place: str, *_: Any) -> None:
             super().__init__(items)
+            places.append(place)
 
     source = '''"""A docstring."""
 from __future__ import annotations
@@ -174,16 +177,28 @@ def f(fails):
     for epoch in range(2):
         for step in range(3):
             best += 1
+        train = g(best)
         if fails:
             raise ValueError(epoch)
     else:
         best += 100
     return best
+def g(best):
+    return optimizer.step() if best < 0 else best
+class Model:
+    def forward(self):
+        for i in range(3):
+            g(i)
+        return range
+    def other(self):
+        return [i for i in range(3)], self.forward()
 '''
     scope: dict[str, Any] = {rewriting.LOOP: Loop}
     exec(rewriting.compiled(source.encode(), "script.py"), scope)
     assert scope["__doc__"] == "A docstring."
     assert scope["f"](False) == 7 + 6 + 100
+    scope["Model"]().forward()
+    assert places == ["f 1"]
     with pytest.raises(ValueError, match="0") as caught:
         scope["f"](True)
-    assert traceback.extract_tb(caught.value.__traceback__)[-1].lineno == 9
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].lineno == 10

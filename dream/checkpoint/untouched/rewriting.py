@@ -9,12 +9,14 @@ Of `for epoch in range(9): ...`, in a function, this makes
     for epoch in __dream_loop_1: ...
 
 with every line where it was. Loops within loops are left as they are: an item of the outermost is
-what is begun anew.
+what is begun anew. So are those in which, by the names of what they call, nothing trains: a model's
+own loops run in every step, and may be compiled.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import final
@@ -22,6 +24,8 @@ from typing import final
 LOOP = "__dream_loop__"
 _COUNTED = {"range", "trange"}
 _SHOWN = {"tqdm"}
+_TRAINS = re.compile(r"backward|step|train|epoch|fit|learn|update|optimi[sz]e", re.IGNORECASE)
+_OF_MODELS = {"forward", "__call__"}
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -32,7 +36,7 @@ def compiled(source: bytes, path: str) -> CodeType:
     declared = {
         name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
     }
-    marked = _Marking(sorted(declared)).visit(tree)
+    marked = _Marking(sorted(declared), _training(tree)).visit(tree)
     return compile(ast.fix_missing_locations(marked), path, "exec", dont_inherit=True)
 
 
@@ -40,12 +44,15 @@ def compiled(source: bytes, path: str) -> CodeType:
 class _Marking(ast.NodeTransformer):
     """Replaces loops that stand in no other loop of their function or module."""
 
-    def __init__(self, declared: Sequence[str]) -> None:
-        self._declared = declared
+    def __init__(self, declared: Sequence[str], training: set[str]) -> None:
+        """declared: what functions declare `global`. training: functions in which it trains."""
+        self._declared, self._training = declared, training
         self._scopes: list[ast.FunctionDef] = []
         self._count = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name in _OF_MODELS:
+            return node
         self._scopes.append(node)
         self.generic_visit(node)
         self._scopes.pop()
@@ -64,7 +71,7 @@ class _Marking(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
-        if not _is_counted(node.iter):
+        if not _is_counted(node.iter) or not _called(node.body, self._training):
             return node
         self._count += 1
         scope = self._scopes[-1] if self._scopes else None
@@ -77,6 +84,22 @@ class _Marking(ast.NodeTransformer):
         back = [_set_back(name, hidden) for name in names] if scope else []
         node.iter = _read(hidden)
         return [ast.copy_location(each, node) for each in (made, *back)] + [node]
+
+
+def _training(tree: ast.Module) -> set[str]:
+    """Return the functions of a script in which it trains, or that call such."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found: set[str] = set()
+    while more := {f.name for f in functions if _called(f.body, found)} - found - _OF_MODELS:
+        found |= more
+    return found
+
+
+def _called(body: Iterable[ast.AST], training: set[str]) -> bool:
+    """Whether something is called that trains, by its name."""
+    calls = (node for top in body for node in ast.walk(top) if isinstance(node, ast.Call))
+    names = map(_last_name, (call.func for call in calls))
+    return any(name in training or _TRAINS.search(name) for name in names)
 
 
 def _is_counted(items: ast.expr) -> bool:
