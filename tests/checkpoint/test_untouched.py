@@ -28,7 +28,7 @@ REFUSED = {
     "memory": "held changes from item to item, and is no plain value",
     "left_early": "an item ends within a pass over a loader",
     "own_generator": "the generator draw trains on beside what can be kept",
-    "one_item": "its loop has but one item",
+    "one_item": "its loop was over before anything could be",
 }
 
 

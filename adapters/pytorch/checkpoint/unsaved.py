@@ -22,6 +22,7 @@ from dream._log import logger
 from dream._strategy import current
 from dream.adapters.pytorch.checkpoint.lines import covering, goes_beside, load_lines
 from dream.adapters.pytorch.optimizer import parameters_of
+from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.tensors import dtype_name
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.storage.words import keep_too
@@ -98,6 +99,18 @@ class UnsavedTraining(Trained):
         if any(id(p) not in weights for p in trained):
             lost.add("the model of some parameters")
         return sorted(lost)
+
+    def version(self, value: Any) -> int | None:
+        tensor = isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+        return version_of(value) if tensor else None
+
+    @torch.no_grad()
+    def write(self, tensor: Any, value: Any) -> bool:
+        alike = isinstance(value, torch.Tensor) and value.shape == tensor.shape
+        fits = alike and value.dtype == tensor.dtype
+        if fits:
+            tensor.copy_(value)
+        return fits
 
     def lines(self) -> str:
         return load_lines()

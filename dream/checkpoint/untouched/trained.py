@@ -28,5 +28,14 @@ class Trained(ABC):
         """Return what has trained and is not among these, in words."""
 
     @abstractmethod
+    def version(self, value: Any) -> int | None:
+        """Return what grows whenever a tensor is written to; None for anything else, and for
+        parameters."""
+
+    @abstractmethod
+    def write(self, tensor: Any, value: Any) -> bool:
+        """Write a value into a tensor; tell whether it fits."""
+
+    @abstractmethod
     def lines(self) -> str:
         """Return the lines that have the training saved and gone on with where it stands."""

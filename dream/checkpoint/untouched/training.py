@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, final
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dream.checkpoint.content import CheckpointContent
     from dream.checkpoint.training import TrainingCheckpoints
     from dream.checkpoint.untouched.trained import Trained
+    from dream.data.tracked import Tracked
 
 LOOP = "loop"
 """Where a checkpoint says, among its extras, which loop it is of, and what that had by itself."""
@@ -82,6 +83,8 @@ class UntouchedTraining:
         self._found: CheckpointContent | None = None
         self._over = ""  # why nothing is kept any more
         self._kept = False
+        self._reads_again = False
+        self._made: Mapping[Tracked, int] = {}
         self._said: set[str] = set()
         self._updates = 0
 
@@ -92,10 +95,9 @@ class UntouchedTraining:
         """A loop begins. Return how many items are behind, and what its function assigns."""
         self._place, self._line, self._first = place, frame.f_lineno, _first_of(items)
         self._updates = self._trained.updates
-        self._before = tracked.read_so_far()
+        self._before, self._made = tracked.read_so_far(), {}
         self._known = named = self._trained.named(_variables(frame))
-        kinds = self._trained.kinds, self._trained.parted
-        self._variables = VariablesOfALoop(frame, *names, *kinds)
+        self._variables = VariablesOfALoop(frame, *names, self._trained)
         if not named.models:
             return 0, {}
         kept = self._checkpoints(named)
@@ -128,7 +130,7 @@ class UntouchedTraining:
                 f"{self._first} now, as where a script goes on by itself"
             )
             return 0, {}
-        kept.go_on(found, _of(named, told["data"]))
+        kept.go_on(found, _of(named, named.data, told["data"]))
         _Steps.made = found.step
         self._begins_to_be_kept()
         own = Variables(told["own"], told["globals"], told["held"])
@@ -149,11 +151,24 @@ class UntouchedTraining:
         self._updates = trained.updates
         if self._found is not None or self._is_by_hand:
             return
+        if self._waits_for_another_item():
+            return
         if not self._kept:
             self._begin_to_keep(index, frame)
         kept = self._strategy._checkpoints
         if kept is not None and not self._over:
             kept.item_is_over(_Steps.made, lambda: self._now(index, frame))
+
+    def _waits_for_another_item(self) -> bool:
+        """Look at loaders that were made within the item: it is not known before the next one is
+        over whether that makes its own."""
+        known = {tracked.found_in(each) for each in self._known.data.values()}
+        read = {t: n for t, n in tracked.read_so_far().items() if t not in known}
+        mine = {t: n for t, n in read.items() if n > self._before.get(t, 0)}
+        self._reads_again = any(mine.get(t, 0) > n for t, n in self._made.items())
+        first = not self._made
+        self._made = mine
+        return bool(mine) and first
 
     def _begin_to_keep(self, index: int, frame: FrameType) -> None:
         """Say what is kept, or why nothing is."""
@@ -177,9 +192,9 @@ class UntouchedTraining:
             return None
         kept = self._checkpoints(named)
         read = {t for t, n in tracked.read_so_far().items() if n > self._before.get(t, 0)}
-        loaders = [name for name, each in named.data.items() if tracked.found_in(each) in read]
-        parts = _of(named, loaders)
-        if why := kept.of_any_rank(self._why_not(parts, len(read) > len(loaders), frame)):
+        loaders = [n for n, each in self._known.data.items() if tracked.found_in(each) in read]
+        parts = _of(named, self._known.data, loaders)
+        if why := kept.of_any_rank(self._why_not(parts, read, frame)):
             self._stop(why)
             return None
         now = asdict(self._variables.read(frame))
@@ -189,11 +204,11 @@ class UntouchedTraining:
         where = {"place": self._place, "first": self._first, "behind": index, "data": loaders}
         return parts, {LOOP: {**where, **now}}
 
-    def _why_not(self, named: Parts, others: bool, frame: FrameType) -> str:
-        """Return what cannot be gone on with, in words; nothing where all can. others: whether
-        loaders are read that no variable names."""
-        if others:
-            return "no variable of the loop names a loader that is read"
+    def _why_not(self, named: Parts, read: Collection[Tracked], frame: FrameType) -> str:
+        """Return what cannot be gone on with, in words; nothing where all can. read: where loaders
+        stand that were read in the loop."""
+        if self._reads_again:
+            return "a loader was made in one item of the loop, and read in another"
         if missing := self._trained.unnamed(named):
             return f"no variable of the loop names {', '.join(missing)}"
         made = [
@@ -204,8 +219,7 @@ class UntouchedTraining:
         ]
         if made:
             return f"{', '.join(name or 'what trains' for name in made)} was made within the loop"
-        tracks = [] if named.data is None else tracked.tracks_of(named.data)
-        if any(isinstance(track, Track) and not track.at_rest for track in tracks):
+        if any(isinstance(track, Track) and not track.at_rest for track in read):
             return "an item ends within a pass over a loader"
         if unkept := self._unkept():
             return f"{', '.join(unkept)} trains on beside what can be kept"
@@ -217,7 +231,7 @@ class UntouchedTraining:
         """The loop has ended by itself."""
         trains = self._trained.updates > self._updates
         if trains and not (self._kept or self._over or self._found or self._is_by_hand):
-            self._stop("its loop has but one item")
+            self._stop("its loop was over before anything could be")
 
     def _stop(self, why: str) -> None:
         if self._kept:
@@ -268,10 +282,10 @@ def _first_of(items: Any) -> Any:
     return [counted.start, counted.step] if isinstance(counted, range) else None
 
 
-def _of(named: Parts, data: Iterable[str] | None) -> Parts:
+def _of(named: Parts, loaders: Mapping[str, Any], read: Iterable[str]) -> Parts:
     from dream.checkpoint.checkpointer import Parts
 
-    kept = {name: named.data[name] for name in data or ()}
+    kept = {name: loaders[name] for name in read}
     alone = next(iter(kept.values())) if len(kept) == 1 else kept or None
     return Parts(named.models, named.optimizers, named.schedulers, alone)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -14,8 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
+import numpy as np
+
 from dream._errors import Unsupported
 from dream.checkpoint.storage.words import to_json
+from dream.checkpoint.untouched.trained import Trained
 
 _DEPTH = 3
 """Of a script's objects within its objects."""
@@ -50,15 +54,16 @@ class Variables:
 @final
 class VariablesOfALoop:
     """names: what its body assigns. carried: those of them that one run of it may leave to the
-    next. declared: what functions of the script declare `global`. kinds: of objects that are kept
-    otherwise; parted: those of them whose classes in scripts may hold more."""
+    next. declared: what functions of the script declare `global`. trained: knows its
+    framework's tensors, and what is kept otherwise."""
 
     def __init__(
         self, frame: FrameType, names: Iterable[str], carried: Iterable[str],
-        declared: Iterable[str], kinds: tuple[type[Any], ...], parted: tuple[type[Any], ...],
+        declared: Iterable[str], trained: Trained,
     ) -> None:  # fmt: skip
         self._names, self._carried, self._declared = set(names), set(carried), set(declared)
-        self._kinds, self._parted = kinds, parted
+        self._kinds, self._parted, self._trained = trained.kinds, trained.parted, trained
+        self._there = {*frame.f_locals, *frame.f_globals}
         self._first = self._stamps(frame)
 
     def read(self, frame: FrameType) -> Variables:
@@ -70,18 +75,19 @@ class VariablesOfALoop:
             name
             for name, value in (*own.items(), *in_globals.items())
             if not is_plain(value)
-            and self._first.get(name) != _stamp(value)
+            and self._first.get(name) != self._stamp(value)
             and not isinstance(value, self._kinds)
         ]  # fmt: skip
         kept = {*plain, *plain_globals}
         held: dict[str, Any] = {}
         for path, value in self._cells(frame):
-            stamp = _stamp(value)
-            if path in kept or self._first.get(path) == stamp:
+            root = path.partition(".")[0]
+            made_anew = root in self._names - self._carried
+            if made_anew or path in kept or self._first.get(path) == self._stamp(value):
                 continue
-            if is_plain(value):
+            if is_plain(value) and root in self._there:
                 held[path] = value
-            elif not isinstance(value, self._kinds) and path.partition(".")[0] not in self._names:
+            elif not isinstance(value, self._kinds):
                 odd.append(path)
         return Variables(plain, plain_globals, held, tuple(dict.fromkeys(odd)))
 
@@ -91,24 +97,24 @@ class VariablesOfALoop:
         for path, value in kept.held.items():
             self._set(frame, path, value)
         for name, value in kept.globals.items():
-            frame.f_globals[name] = _in_place(frame.f_globals.get(name), value)
+            frame.f_globals[name] = self._in_place(frame.f_globals.get(name), value)
         if frame.f_locals is frame.f_globals:
             for name, value in kept.own.items():
-                frame.f_globals[name] = _in_place(frame.f_globals.get(name), value)
+                frame.f_globals[name] = self._in_place(frame.f_globals.get(name), value)
             return {}
         here = frame.f_locals
-        return {name: _in_place(here.get(name), value) for name, value in kept.own.items()}
+        return {name: self._in_place(here.get(name), value) for name, value in kept.own.items()}
 
     def _set(self, frame: FrameType, path: str, value: Any) -> None:
         name, *attributes = path.split(".")
         held = frame.f_locals[name] if name in frame.f_locals else frame.f_globals[name]
         if not attributes:
-            _in_place(held, value)
+            self._in_place(held, value)
             return
         for attribute in attributes[:-1]:
             held = _parts_of(held)[attribute]
         parts = _parts_of(held)
-        parts[attributes[-1]] = _in_place(parts.get(attributes[-1]), value)
+        parts[attributes[-1]] = self._in_place(parts.get(attributes[-1]), value)
 
     def _assigned(self, frame: FrameType) -> tuple[dict[str, Any], dict[str, Any]]:
         own = {name: x for name, x in frame.f_locals.items() if name in self._carried}
@@ -118,7 +124,7 @@ class VariablesOfALoop:
     def _stamps(self, frame: FrameType) -> dict[str, Any]:
         own, shared = self._assigned(frame)
         cells = dict(self._cells(frame))
-        return {path: _stamp(value) for path, value in (shared | own | cells).items()}
+        return {path: self._stamp(value) for path, value in (shared | own | cells).items()}
 
     def _cells(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """What can be changed in place, by path from a variable of the function or the script."""
@@ -128,6 +134,39 @@ class VariablesOfALoop:
                 if not name.startswith("__"):
                     yield from self._within(name, value, seen, _DEPTH)
 
+    def _stamp(self, value: Any) -> Any:
+        """Return what tells whether it is what it was: itself, or the objects that it is of."""
+        if isinstance(value, np.ndarray):
+            step = 1 + value.nbytes // _MOST
+            seen = value.reshape(-1)[::step] if value.dtype.kind in "biufc" else np.zeros(0)
+            return id(value), value.shape, zlib.crc32(np.ascontiguousarray(seen).tobytes())
+        if (version := self._trained.version(value)) is not None:
+            return id(value), version
+        text = _text(value)
+        if text is not None:
+            return text
+        if isinstance(value, _CONTAINERS):
+            items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+            return len(value), [id(each) for each, _ in zip(items, range(_FEW), strict=False)]
+        return id(value)
+
+    def _in_place(self, before: Any, value: Any) -> Any:
+        """Have what others may hold be as it was; a number is set."""
+        if isinstance(before, np.ndarray) and np.shape(value) == before.shape:
+            before[...] = value
+        elif isinstance(before, list) and type(before) is type(value):
+            before[:] = value
+        elif isinstance(before, MutableMapping) and isinstance(value, Mapping):
+            before.clear()
+            before.update(value)
+        elif self._trained.version(before) is None or not self._trained.write(before, value):
+            return value
+        return before
+
+    def _changes_in_place(self, value: Any) -> bool:
+        tensor = self._trained.version(value) is not None
+        return tensor or isinstance(value, (*_CONTAINERS, np.ndarray))
+
     def _within(
         self, path: str, value: Any, seen: set[int], depth: int
     ) -> Iterator[tuple[str, Any]]:
@@ -135,7 +174,7 @@ class VariablesOfALoop:
         if id(value) in seen or (isinstance(value, self._kinds) and not parted):
             return
         seen.add(id(value))
-        if isinstance(value, _CONTAINERS):
+        if self._changes_in_place(value):
             yield path, value
         elif parted:
             yield from self._beside_its_state(path, value, seen, depth)
@@ -192,29 +231,6 @@ def _bytes(value: Any, so_far: int) -> int:
         if so_far > _MOST:
             break
     return so_far
-
-
-def _stamp(value: Any) -> Any:
-    """Return what tells whether it is what it was: itself, or the objects that it is of."""
-    text = _text(value)
-    if text is not None:
-        return text
-    if isinstance(value, _CONTAINERS):
-        items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-        return len(value), [id(each) for each, _ in zip(items, range(_FEW), strict=False)]
-    return id(value)
-
-
-def _in_place(before: Any, value: Any) -> Any:
-    """Have a list or a dict that others may hold be as it was; anything else is set."""
-    if isinstance(before, list) and type(before) is type(value):
-        before[:] = value
-        return before
-    if isinstance(before, MutableMapping) and isinstance(value, Mapping):
-        before.clear()
-        before.update(value)
-        return before
-    return value
 
 
 def _is_of_a_script(kind: type[Any]) -> bool:
