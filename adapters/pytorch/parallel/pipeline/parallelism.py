@@ -49,6 +49,7 @@ from dream.adapters.pytorch.train_step import Cuts, MicroParts, check_scalar
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split
 from dream.model_description.layout import check_same
+from dream.pipeline.division import asked_microbatches, asked_stages
 from dream.update.update import Knobs
 
 
@@ -68,6 +69,7 @@ class PipelineParallel(Parallelism):
         refuse_chains(Knobs.of(plan.options).recompute)
         super().__init__(plan)
         self._stages = count_stages(plan, self._placement.mesh)
+        self._microbatches = asked_microbatches(plan.options, self._stages)
         self._alone = plan.cluster.alone
         self._group = None if self._alone else activation_group(self._placement)
         self._loader: DataLoader[Any] | None = None
@@ -144,12 +146,6 @@ class PipelineParallel(Parallelism):
             )
         inputs = first_inputs(self._loader, self._microbatches)
         return balanced_stages(model, self._stages, time_costs(model, inputs, self.world))
-
-    @property
-    def _microbatches(self) -> int:
-        asked = self.plan.options["microbatches"] or 2 * self._stages
-        assert isinstance(asked, int)
-        return asked
 
     def _settings(self) -> PipelineSettings:
         schedule = self.plan.options["schedule"]
@@ -282,11 +278,7 @@ def count_stages(plan: Plan, mesh: Mesh) -> int:
     """Count the stages, checked against the ranks that they are dealt to."""
     asked, schedule = plan.options["stages"], plan.options["schedule"]
     looped = schedule == "interleaved"
-    count = mesh.model * (2 if looped else 1)
-    if isinstance(asked, int):
-        count = asked
-    elif isinstance(asked, (list, tuple)):
-        count = len(asked) + 1
+    count = asked_stages(plan.options, mesh.model)
     fits = count % mesh.model == 0 and count // mesh.model > 1 if looped else count == mesh.model
     if not fits and not (mesh.size == 1 and asked is None):
         what = "several stages a rank, as many on each" if looped else "one stage a rank"
