@@ -59,8 +59,9 @@ def _devices(mesh: Mesh) -> DeviceMesh:
     return init_device_mesh("cpu", (mesh.data, mesh.model), mesh_dim_names=axes)
 
 
-_SEVERAL = 2.0
-"""Values of a BatchNorm's channel, of which nothing in a step's size or time depends."""
+_SEVERAL = 1e6
+"""Values of a BatchNorm's channel: more than there are ranks, which may all have the same batch.
+Nothing in a step's size or time depends on them."""
 
 
 @contextmanager
