@@ -8,11 +8,11 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from dream._adapter import Loss
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import (
-    Loss,
     MicrobatchRun,
     Weigh,
     rows_of,

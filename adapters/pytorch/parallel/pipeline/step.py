@@ -10,6 +10,7 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
+from dream._adapter import Loss, Weight
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
@@ -168,8 +169,8 @@ class PipelinePasses(Passes):
         self,
         pipeline: PipelineModel,
         parts: StageParameters,
-        loss: Callable[..., Any],
-        weight: Callable[..., Any] | None,
+        loss: Loss,
+        weight: Weight | None,
         data: Communicator,
         scaling: Scaling | None,
         draws: CallDraws,

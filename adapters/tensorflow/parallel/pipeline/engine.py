@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream._adapter import Plan
+from dream._adapter import Plan, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Mesh, Topology
 from dream.adapters.keras import private, recompute
@@ -33,9 +33,8 @@ from dream.collectives import Communicator
 from dream.pipeline.division import cuts
 from dream.pipeline.partition import Partition
 
-Loss = Callable[[Any, Any], Any]
+MicrobatchLoss = Callable[[Any, Any], Any]
 """From the model's output and a microbatch's other half the loss, a mean over its samples."""
-Weight = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class KerasPipeline(ABC):
         )
 
     def train(
-        self, x: Any, rest: Any, loss: Loss, optimizer: Any, weight: Weight | None = None
+        self, x: Any, rest: Any, loss: MicrobatchLoss, optimizer: Any, weight: Weight | None = None
     ) -> tuple[Any, list[list[Any]]]:
         """(mean loss over the batch, the model's outputs by run and microbatch). rest: what the
         loss and the weight are taken of, cut as x is; None in it stays."""
@@ -201,7 +200,7 @@ class KerasPipeline(ABC):
         found = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
         return self.packed(dict(zip(self.partition.outputs, found, strict=True)))
 
-    def _compile_loss(self, loss: Loss) -> LossAndGradients:
+    def _compile_loss(self, loss: MicrobatchLoss) -> LossAndGradients:
         @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
         def compute(outputs: Any, rest: Any, fraction: Any) -> Any:
             with tf.GradientTape() as tape:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import metric_states
@@ -21,7 +21,7 @@ from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.parallel.pipeline import remote_variables, stages
-from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, Loss
+from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, MicrobatchLoss
 from dream.adapters.tensorflow.parallel.pipeline.local import LocalPipeline
 from dream.adapters.tensorflow.parallel.pipeline.ranks import RankPipeline
 from dream.adapters.tensorflow.parallel.sharding.optimizer import refuse_by_hand
@@ -74,13 +74,7 @@ class PipelineParallelism(SplitParallelism):
         adopt_clipping(optimizer, self.engine.knobs, by_norm=alone)
         return optimizer if alone else refuse_by_hand(optimizer)
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         check_loss(loss)
         check_scaled(self.engine.knobs.precision, optimizer)
 
@@ -182,7 +176,7 @@ class PipelineRunner(SplitRunner):
         return step
 
 
-def _loss_of(model: Any) -> Loss:
+def _loss_of(model: Any) -> MicrobatchLoss:
     """The loss that a model was compiled with, of (target, sample weight). Its metrics count the
     whole batch later."""
 
