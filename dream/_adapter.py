@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 Step = Callable[..., Any]
 Metric = Callable[[Any, Any], Any]
+Loss = Callable[..., Any]
+"""The user's: from (prediction, target) the mean over a batch."""
+Weight = Callable[..., Any]
+"""The user's: from a batch how many things, or how much, its loss is the mean over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,7 @@ class Adapter(ABC):
         """Models, optimizers and data in; distributed out, in order."""
 
     @abstractmethod
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         """A callable on this rank's batch: it trains and returns the global mean loss."""
 
     @abstractmethod

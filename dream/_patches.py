@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from types import ModuleType
-from typing import Any, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 _INHERITED: Any = object()
 """Stands for what an owner had of a base class's."""
@@ -17,10 +17,17 @@ _INHERITED: Any = object()
 
 @final
 class Patches:
-    """A list of replacements, applied and taken back together."""
+    """A list of replacements, applied and taken back together; at the latest when a block of it
+    ends."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.restore()
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         own = vars(owner).get(name, _INHERITED)  # as it lies there, a classmethod unbound

@@ -6,8 +6,7 @@ the parts' states are added up; any other figure is taken for a mean over the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from types import MethodType
@@ -16,6 +15,7 @@ from typing import Any, final
 import keras
 from keras import tree
 
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare
 from dream.strategies.spec import Framework
@@ -32,14 +32,9 @@ class StepFigures:
         self.share = share
         self._results: list[tuple[Any, Any]] = []
 
-    @contextmanager
-    def noting(self) -> Iterator[None]:
+    def noting(self) -> AbstractContextManager[None]:
         """Inside, results that watched metrics give are noted."""
-        token = _noting.set(self)
-        try:
-            yield
-        finally:
-            _noting.reset(token)
+        return value_set(_noting, self)
 
     def note(self, metric: Any, result: Any) -> None:
         self._results.append((metric, result))

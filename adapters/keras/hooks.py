@@ -91,12 +91,9 @@ def wrap_files(patches: Patches, writing: _Wrap, reading: _Wrap) -> None:
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, an attribute of Keras's is `value`."""
-    patches = Patches()
-    patches.replace(owner, name, value)
-    try:
+    with Patches() as patches:
+        patches.replace(owner, name, value)
         yield
-    finally:
-        patches.restore()
 
 
 _FIRST: tuple[tuple[type[Any], str], ...] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MethodType
@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
 from dream.adapters.keras.engine import Engine, on_present, unweighed
@@ -58,27 +59,14 @@ _scope: ContextVar[Scope | None] = ContextVar("dream.keras_step", default=None)
 _announced: ContextVar[bool] = ContextVar("dream.keras_announced", default=False)
 
 
-@contextmanager
-def _entered(scope: Scope) -> Iterator[Scope]:
-    token = _scope.set(scope)
-    try:
-        yield scope
-    finally:
-        _scope.reset(token)
-
-
-@contextmanager
-def step_scope(weight: Any = 1.0) -> Iterator[None]:
+def step_scope(weight: Any = 1.0) -> AbstractContextManager[None]:
     """Inside, optimizers reduce gradients that weigh `weight` (`Share.weight`), then apply them."""
-    with _entered(Scope(weight)):
-        yield
+    return value_set(_scope, Scope(weight))
 
 
-@contextmanager
-def reduced_scope() -> Iterator[None]:
+def reduced_scope() -> AbstractContextManager[None]:
     """Inside, optimizers are given gradients that are global already."""
-    with _entered(Scope(reduced=True)):
-        yield
+    return value_set(_scope, Scope(reduced=True))
 
 
 @contextmanager
@@ -86,7 +74,7 @@ def holding_scope(weight: Any) -> Iterator[list[Update]]:
     """Inside, optimizers weigh the loss by `weight` where they scale it, and apply nothing: their
     updates wait in the list."""
     held: list[Update] = []
-    with _entered(Scope(weight, held=held)):
+    with value_set(_scope, Scope(weight, held=held)):
         yield held
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream import cluster, stall
-from dream._adapter import Adapter, Metric, Step
+from dream._adapter import Adapter, Loss, Metric, Step, Weight
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
@@ -135,11 +135,7 @@ class TorchAdapter(Adapter):
         return item
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         self._refuse_keras(model)
         self._earlier.release(model)

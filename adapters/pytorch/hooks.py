@@ -296,13 +296,10 @@ def _loading(load: Any, saves: job_saves.SavedPaths) -> Any:
 @contextmanager
 def factories(wrapper: Wrap) -> Iterator[None]:
     """Have `wrapper(make)` stand for torch.ones and the like, which take sizes alone, inside."""
-    patches = Patches()
-    for name in _FACTORIES:
-        patches.replace(torch, name, wrapper(getattr(torch, name)))
-    try:
+    with Patches() as patches:
+        for name in _FACTORIES:
+            patches.replace(torch, name, wrapper(getattr(torch, name)))
         yield
-    finally:
-        patches.restore()
 
 
 def first_use(found: Callable[[], None]) -> Callable[[], None]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from dream._adapter import Step
+from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
 from dream.adapters.pytorch.update.accumulation import Updates
@@ -71,9 +71,7 @@ def uncut(weigh: Callable[[Batch], float]) -> Cuts:
     return lambda batch: [(batch, weigh(batch))]
 
 
-def cuts_of(
-    most: int, communicator: Communicator, shares: Shares, weight: Callable[..., Any] | None
-) -> Cuts:
+def cuts_of(most: int, communicator: Communicator, shares: Shares, weight: Weight | None) -> Cuts:
     """Choose how a step cuts its batches. most: micro-batches. communicator: the ranks that batches
     are dealt to. weight: counts the things of a batch; None goes by samples."""
     if most > 1:
@@ -88,7 +86,7 @@ class MicroParts:
     """As many micro-batches on every rank, each with its part of the global batch: `most`, or as
     many as there are samples."""
 
-    def __init__(self, most: int, shares: Shares, weight: Callable[..., Any] | None) -> None:
+    def __init__(self, most: int, shares: Shares, weight: Weight | None) -> None:
         self.most, self._shares, self._weight = most, shares, weight
 
     def __call__(self, batch: Batch) -> list[tuple[Batch, MicroPart]]:
@@ -126,7 +124,7 @@ class MicroBatches:
         most: int,
         communicator: Communicator,
         shares: Shares,
-        weight: Callable[..., Any] | None,
+        weight: Weight | None,
     ) -> None:
         self._parts, self._communicator = MicroParts(most, shares, weight), communicator
 
@@ -143,7 +141,7 @@ class MicroBatches:
         return [count * scale for count in counts]
 
 
-def plain_step(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
+def plain_step(model: nn.Module, loss: Loss, optimizer: Optimizer) -> Step:
     """One device: the loop's own five lines."""
 
     def step(*batch: Any) -> torch.Tensor:

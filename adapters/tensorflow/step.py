@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from dream import stall
-from dream._adapter import Step
+from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.keras.consistency import seeds_of, statistics_of
 from dream.adapters.keras.engine import BatchShare, Engine, PartsExchange
@@ -48,9 +48,9 @@ class LocalStep:
     def __init__(
         self,
         model: Any,
-        loss: Callable[..., Any],
+        loss: Loss,
         optimizer: Any,
-        weight: Callable[..., Any] | None,
+        weight: Weight | None,
         total: Total | None,
         *,
         ranks: bool,

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 import dream
+from dream.adapters.keras.hooks import replaced
 from dream.strategies import spec as specs
 from dream.tools.compare import tasks
 from dream.tools.compare.meter import Learned, Meter
@@ -138,11 +139,8 @@ def _kept() -> Iterator[list[Any]]:
         given.append(x)
         return original(self, x, *args, **kwargs)
 
-    keras.Model.fit = fit
-    try:
+    with replaced(keras.Model, "fit", fit):
         yield given
-    finally:
-        keras.Model.fit = original
 
 
 def train(job: TaskJob, meter: Meter) -> Learned:

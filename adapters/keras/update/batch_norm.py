@@ -3,13 +3,14 @@ samples. Keras's own `synchronized=True` knows one process, and even shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 import keras
 
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 
@@ -45,8 +46,7 @@ def _current_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any
     return whole(inputs, private.reduction_axes(layer), mask)
 
 
-@contextmanager
-def standing_still() -> Iterator[None]:
+def standing_still() -> AbstractContextManager[None]:
     """Inside, layers find a mean of 0 and a variance of 1 in every batch."""
 
     def moments(x: Any, axes: Sequence[int], mask: Any) -> tuple[Any, Any]:
@@ -54,31 +54,21 @@ def standing_still() -> Iterator[None]:
         shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
         return keras.ops.zeros(shape, x.dtype), keras.ops.ones(shape, x.dtype)
 
-    token = _moments.set(moments)
-    try:
-        yield
-    finally:
-        _moments.reset(token)
+    return value_set(_moments, moments)
 
 
-@contextmanager
 def global_statistics(
     model: Any, engine: Engine, *, present: Any = 1.0, worth: Any = 1.0
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Surround a step on a part's share.
 
     present: 0 where the part's samples do not count. worth: what the part's gradients are
     multiplied by later.
     """
     if not synchronises(model, engine):
-        yield
-        return
+        return nullcontext()
 
     def moments(x: Any, axes: Sequence[int], mask: Any) -> tuple[Any, Any]:
         return engine.moments(x, axes, mask, present, worth)
 
-    token = _moments.set(moments)
-    try:
-        yield
-    finally:
-        _moments.reset(token)
+    return value_set(_moments, moments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
@@ -19,6 +19,7 @@ from torch.utils.data import (
 )
 
 from dream._errors import Unsupported
+from dream._patches import value_set
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
 from dream.adapters.pytorch.data.fetch import Fetch, say
@@ -114,14 +115,9 @@ class ComparedIterator:
 _left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
 
 
-@contextmanager
-def leave_loaders_alone() -> Iterator[None]:
+def leave_loaders_alone() -> AbstractContextManager[None]:
     """Loaders that a library makes inside are its own business (Keras's fit makes one)."""
-    token = _left_alone.set(True)
-    try:
-        yield
-    finally:
-        _left_alone.reset(token)
+    return value_set(_left_alone, True)
 
 
 def left_alone() -> bool:

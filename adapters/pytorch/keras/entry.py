@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._framework import ImportWatch
 from dream.collectives import Communicator
@@ -64,11 +64,7 @@ class KerasEntry:
         return self._block.prepare(item)
 
     def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
+        self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None
     ) -> Step | None:
         """Return the explicit step of an optimizer of Keras's; None where it is none of them."""
         if self._block is None or not self._block.takes(optimizer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -10,6 +9,7 @@ import keras
 import torch
 from keras import tree
 
+from dream._adapter import Loss, Weight
 from dream.adapters.keras import consistency, optimizer, recompute
 from dream.adapters.keras.engine import BatchShare, Engine, on_present
 from dream.adapters.keras.forward import check_loss, forward, score
@@ -43,9 +43,9 @@ class KerasStep:
         self,
         engine: Engine,
         model: Any,
-        loss: Callable[..., Any],
+        loss: Loss,
         keras_optimizer: Any,
-        weight: Callable[..., Any] | None,
+        weight: Weight | None,
         shares: Shares | None = None,
     ) -> None:
         check_loss(loss)

@@ -13,7 +13,7 @@ It is one class: `distribute` a module, `adopt` an optimizer, run a module's pas
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream._adapter import Metric, Plan, Step
+from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
@@ -137,7 +137,7 @@ class Parallelism(Held):
         return module
 
     def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+        self, model: nn.Module, loss: Loss, weight: Weight | None
     ) -> Passes | None:
         """A model's passes in the explicit step; None for the loop's own five lines."""
         if self.world.world_size == 1:
@@ -186,11 +186,7 @@ class Parallelism(Held):
         """The block ends."""
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         """The explicit step. weight: counts the things that a loss is the mean over."""
         passes = self.forward_backward(model, loss, weight)
@@ -198,7 +194,7 @@ class Parallelism(Held):
             return plain_step(model, loss, optimizer)
         return step_of(passes, optimizer, self.cuts(weight), self.training.updates)
 
-    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+    def cuts(self, weight: Weight | None) -> Cuts:
         """Return how the explicit step cuts its batches. weight: counts a batch's things."""
         return cuts_of(self.training.most, self.dealt, self.shares, weight)
 

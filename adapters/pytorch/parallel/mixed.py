@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from dream._adapter import Metric, Plan, Step
+from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.evaluate import evaluate
@@ -61,17 +61,11 @@ class Mixed(Synchronous):
         super().subscribe(hooks)
         hooks.wrap("backward", self._reported.wrap_backward)
 
-    def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
-    ) -> None:
+    def forward_backward(self, model: nn.Module, loss: Loss, weight: Weight | None) -> None:
         """The step is its own."""
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         root = self.registry.distribute(model)
         assert isinstance(root, MixedModule)

@@ -67,9 +67,8 @@ def _alone(own: Own, *args: Any, **kwargs: Any) -> Any:
         return own(*args, **kwargs)
 
 
-def _mask(name: str, own: Own) -> Own:
-    """Dropout. A CPU draws and scales what the input is multiplied by; other devices do so in one
-    kernel, which is run on ones."""
+def _dropout(name: str, own: Own, draw: Callable[[Any, float, Rows, Place], Any]) -> Own:
+    """Dropout. draw: what this rank's input is multiplied by, drawn for the global batch."""
 
     @wraps(own)
     def wrapped(input: Any, p: float, train: bool) -> Any:
@@ -78,36 +77,35 @@ def _mask(name: str, own: Own) -> Own:
         found = _found(name, input) if 0.0 < p < 1.0 else None
         if found is None:
             return _alone(own, input, p, train)
-        rows, place = found
-        noise = empty_for(input, rows.whole(input.shape, place))
         with current.together():
-            if noise.device.type == "cpu":
-                noise = rows.take(noise.bernoulli_(1.0 - p), place).div_(1.0 - p)
-            else:
-                noise = rows.take(own(noise.fill_(1.0), p, train), place)
+            noise = draw(input, p, *found)
         return input.mul_(noise) if name.endswith("_") else input * noise
 
     return wrapped
+
+
+def _mask(name: str, own: Own) -> Own:
+    """Dropout. A CPU draws and scales what the input is multiplied by; other devices do so in one
+    kernel, which is run on ones."""
+
+    def draw(input: Any, p: float, rows: Rows, place: Place) -> Any:
+        noise = empty_for(input, rows.whole(input.shape, place))
+        if noise.device.type == "cpu":
+            return rows.take(noise.bernoulli_(1.0 - p), place).div_(1.0 - p)
+        return rows.take(own(noise.fill_(1.0), p, True), place)
+
+    return _dropout(name, own, draw)
 
 
 def _channels(name: str, own: Own) -> Own:
     """Dropout of whole channels: drawn for tensors of one element a channel."""
 
-    @wraps(own)
-    def wrapped(input: Any, p: float, train: bool) -> Any:
-        if not train or torch.compiler.is_compiling():
-            return own(input, p, train)
-        found = _found(name, input) if 0.0 < p < 1.0 else None
-        if found is None:
-            return _alone(own, input, p, train)
-        rows, place = found
+    def draw(input: Any, p: float, rows: Rows, place: Place) -> Any:
         sizes = [*input.shape[:2], *(1 for _ in input.shape[2:])]
         ones = torch.ones(rows.whole(sizes, place), dtype=input.dtype, device=input.device)
-        with current.together():
-            noise = rows.take(torch_own("feature_dropout", own)(ones, p, train), place)
-        return input.mul_(noise) if name.endswith("_") else input * noise
+        return rows.take(torch_own("feature_dropout", own)(ones, p, True), place)
 
-    return wrapped
+    return _dropout(name, own, draw)
 
 
 def torch_own(name: str, own: Own) -> Own:

@@ -55,13 +55,7 @@ def whole_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
     where the seed's order is asked for."""
     if source.in_own_order:
         return partial(_left_out, source.whole.get_tf_dataset())
-    inputs, places = _inputs(source), _places(source)
-    return lambda left_out: _plain(
-        _zipped(_left_out(places, left_out), inputs).map(
-            as_it_stands(_gathered),
-            num_parallel_calls=tf.data.AUTOTUNE,
-        )
-    ).prefetch(tf.data.AUTOTUNE)
+    return _at_places(source, _gathered)
 
 
 def of_arrays(
@@ -69,15 +63,20 @@ def of_arrays(
 ) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks`, a global batch an element: {PARTS: a share each}, or
     the share where it is of one rank."""
-    inputs, places = _inputs(source), _places(source)
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
         total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 
+    return _at_places(source, deal)
+
+
+def _at_places(source: Arrays, take: Callable[[Any, Any], Any]) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives `take(places, arrays)` of each global batch."""
+    inputs, places = _inputs(source), _places(source)
     return lambda left_out: _plain(
         _zipped(_left_out(places, left_out), inputs).map(
-            as_it_stands(deal), num_parallel_calls=tf.data.AUTOTUNE
+            as_it_stands(take), num_parallel_calls=tf.data.AUTOTUNE
         )
     ).prefetch(tf.data.AUTOTUNE)
 

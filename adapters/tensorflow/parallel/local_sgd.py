@@ -8,7 +8,7 @@ from typing import Any, final
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream._adapter import Metric, Plan, Step
+from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream.adapters.keras.asynchronous.local_sgd import AveragedModel, averaging
 from dream.adapters.tensorflow import evaluate as evaluation
@@ -60,13 +60,7 @@ class LocalSgd(Parallelism):
     def prepare_data(self, data: Any) -> Any:
         return SettledDataset(ShardedDataset(data, self._cut, self.communicator), self._averaged)
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         if weight is not None:
             refuse_weight()
         averaged, machine = self._averaged, self._machine

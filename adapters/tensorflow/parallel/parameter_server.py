@@ -12,7 +12,7 @@ from typing import Any, final
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream._adapter import Adapter, Asynchronous, Metric, Plan, Step
+from dream._adapter import Adapter, Asynchronous, Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.keras.asynchronous.block import LocalBlock
@@ -96,13 +96,7 @@ class ParameterServer(Parallelism, Asynchronous):
     def prepare_data(self, data: Any) -> Any:
         return LeasedDataset(data, self._working()[0])
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         worker, _ = self._working()
         worker.take(optimizer)
         inner = LocalStep(model, loss, optimizer, weight, None, ranks=True)

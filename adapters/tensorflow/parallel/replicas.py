@@ -15,7 +15,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream._adapter import Adapter, Metric, Plan, Step
+from dream._adapter import Adapter, Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
@@ -146,13 +146,7 @@ class ReplicaParallelism(Parallelism):
             data, self._shard(), self.communicator, self.plan.resyncs, self._totals
         )
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         distribution, knobs = self._distribution, self._knobs
         local = step.LocalStep(
             model, loss, optimizer, weight, self._total(),

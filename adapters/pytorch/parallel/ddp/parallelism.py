@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
@@ -226,11 +226,7 @@ class Averaging(Synchronous):
         super().closed()
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         if self.knobs.fits:
             return self._fitting_step(model, loss, optimizer, weight)
@@ -243,11 +239,7 @@ class Averaging(Synchronous):
         return self._once.step(optimizer, lambda: root.copy, step)
 
     def _fitting_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         root, updates = self.registry.distribute(model), self.training.updates
         assert isinstance(root, DdpModule)
@@ -266,7 +258,7 @@ class Averaging(Synchronous):
             self._once.loaded()
 
     def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+        self, model: nn.Module, loss: Loss, weight: Weight | None
     ) -> Passes | None:
         if not self.distributes:
             return None
@@ -274,7 +266,7 @@ class Averaging(Synchronous):
         assert isinstance(root, DdpModule)
         return WeighedLoss(root, loss, self._backward, self.training.scaling)
 
-    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+    def cuts(self, weight: Weight | None) -> Cuts:
         return MicroParts(self.training.most, self.shares, weight)
 
     def weigh(self, loss: Any, count: float) -> Any:
@@ -305,11 +297,7 @@ class WeighedLoss(Passes):
     """Many ranks. The loss travels beside the gradients, with the last micro-batch."""
 
     def __init__(
-        self,
-        root: PartCalls,
-        loss: Callable[..., Any],
-        backward: WeighedBackward,
-        scaling: Scaling | None,
+        self, root: PartCalls, loss: Loss, backward: WeighedBackward, scaling: Scaling | None
     ) -> None:
         self._root, self._loss, self._weighed = root, loss, backward
         self._scaling = scaling

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
@@ -53,11 +53,7 @@ class ZeroOne(Averaging):
         self._optimizers.take(optimizer)
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         self._optimizers.take(optimizer)
         return super().train_step(model, loss, optimizer, weight)

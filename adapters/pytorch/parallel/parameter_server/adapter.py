@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream._adapter import Asynchronous, Metric, Plan, Step
+from dream._adapter import Asynchronous, Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluate, tensors
@@ -105,11 +105,7 @@ class ParameterServer(Asynchronous):
         return objects
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         worker = self._worker()
         self.prepare(model, optimizer)

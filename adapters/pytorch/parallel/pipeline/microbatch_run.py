@@ -7,14 +7,14 @@ from typing import Any, final
 
 import torch
 
+from dream._adapter import Loss
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Microbatches
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.train_step import check_scalar
+from dream.pipeline.division import Microbatches
 
 Weigh = Callable[[torch.Tensor, Any, int], torch.Tensor]
 """(loss, output, number) of a microbatch -> its part of the loss, to start backward from."""
-Loss = Callable[[Any, Any], Any]
 
 
 def rows_of(batch: Any) -> int:

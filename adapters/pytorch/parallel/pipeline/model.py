@@ -8,12 +8,11 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from dream._adapter import Loss
 from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Microbatches
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import (
-    Loss,
     MicrobatchRun,
     Weigh,
     rows_of,
@@ -39,6 +38,7 @@ from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.private import normalises_batches, tree_leaves, tree_map
 from dream.adapters.pytorch.update.precision import ModelPrecision
 from dream.adapters.pytorch.update.recompute import again
+from dream.pipeline.division import Microbatches
 
 _KEPT = 8  # schedules of other shapes; each holds buffers for what it receives
 

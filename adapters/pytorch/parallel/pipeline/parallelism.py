@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -11,7 +11,7 @@ from torch import distributed, fx, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from dream._adapter import Metric, Plan, Step
+from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Mesh
 from dream.adapters.pytorch import collectives, devices, evaluate
@@ -45,10 +45,11 @@ from dream.adapters.pytorch.parallel.sharding.mesh_placement import (
 )
 from dream.adapters.pytorch.parallel.sharding.parallelism import HONOURED
 from dream.adapters.pytorch.parallel.sharding.state import saving_wholes
-from dream.adapters.pytorch.train_step import Cuts, MicroParts, check_scalar
+from dream.adapters.pytorch.train_step import Cuts, MicroParts, plain_step
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split
 from dream.model_description.layout import check_same
+from dream.pipeline.division import asked_microbatches, asked_stages
 from dream.update.update import Knobs
 
 
@@ -68,6 +69,7 @@ class PipelineParallel(Parallelism):
         refuse_chains(Knobs.of(plan.options).recompute)
         super().__init__(plan)
         self._stages = count_stages(plan, self._placement.mesh)
+        self._microbatches = asked_microbatches(plan.options, self._stages)
         self._alone = plan.cluster.alone
         self._group = None if self._alone else activation_group(self._placement)
         self._loader: DataLoader[Any] | None = None
@@ -145,12 +147,6 @@ class PipelineParallel(Parallelism):
         inputs = first_inputs(self._loader, self._microbatches)
         return balanced_stages(model, self._stages, time_costs(model, inputs, self.world))
 
-    @property
-    def _microbatches(self) -> int:
-        asked = self.plan.options["microbatches"] or 2 * self._stages
-        assert isinstance(asked, int)
-        return asked
-
     def _settings(self) -> PipelineSettings:
         schedule = self.plan.options["schedule"]
         assert isinstance(schedule, str)
@@ -176,11 +172,7 @@ class PipelineParallel(Parallelism):
         raise StageParameters.foreign(optimizer)
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         refuse_trained_loss(loss)
         self.distribute(model)
@@ -203,7 +195,7 @@ class PipelineParallel(Parallelism):
         return step
 
     def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+        self, model: nn.Module, loss: Loss, weight: Weight | None
     ) -> PipelinePasses:
         pipeline, parts = self._find(model)
         return PipelinePasses(
@@ -211,7 +203,7 @@ class PipelineParallel(Parallelism):
             strict=self.knobs.strict,
         )  # fmt: skip
 
-    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+    def cuts(self, weight: Weight | None) -> Cuts:
         if weight is None:
             return MicroParts(self.training.most, self.shares, None)
         return super().cuts(weight)
@@ -263,17 +255,13 @@ def _refuse_training(model: nn.Module) -> None:
         set_hook(layer, RefusedTraining(layer))
 
 
-def step_alone(model: nn.Module, loss: Callable[..., Any], optimizer: Optimizer) -> Step:
+def step_alone(model: nn.Module, loss: Loss, optimizer: Optimizer) -> Step:
     """Make the step of a pipeline of one rank."""
+    plain = plain_step(model, loss, optimizer)
 
-    def step(*batch: Any) -> torch.Tensor:
-        inputs, target = split(batch)
-        optimizer.zero_grad(set_to_none=True)
+    def step(*batch: Any) -> Any:
         with running_layers():
-            value = check_scalar(loss(model(*inputs), target))
-        value.backward()
-        optimizer.step()
-        return value.detach()
+            return plain(*batch)
 
     return step
 
@@ -282,11 +270,7 @@ def count_stages(plan: Plan, mesh: Mesh) -> int:
     """Count the stages, checked against the ranks that they are dealt to."""
     asked, schedule = plan.options["stages"], plan.options["schedule"]
     looped = schedule == "interleaved"
-    count = mesh.model * (2 if looped else 1)
-    if isinstance(asked, int):
-        count = asked
-    elif isinstance(asked, (list, tuple)):
-        count = len(asked) + 1
+    count = asked_stages(plan.options, mesh.model)
     fits = count % mesh.model == 0 and count // mesh.model > 1 if looped else count == mesh.model
     if not fits and not (mesh.size == 1 and asked is None):
         what = "several stages a rank, as many on each" if looped else "one stage a rank"
@@ -323,7 +307,7 @@ def activation_group(place: MeshPlacement) -> distributed.ProcessGroup:
     return own
 
 
-def refuse_trained_loss(loss: Callable[..., Any]) -> None:
+def refuse_trained_loss(loss: Loss) -> None:
     if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
         raise Unsupported(
             "A pipeline's loss is computed on the last stage, and cannot be trained beside it. "

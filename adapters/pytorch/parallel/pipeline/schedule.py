@@ -19,7 +19,6 @@ from torch.distributed.pipelining import (
 
 from dream import _plain
 from dream._plain import Codec, name_of
-from dream._topology import Microbatches, microbatches
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import peer_failed
@@ -27,6 +26,7 @@ from dream.adapters.pytorch.parallel.pipeline.microbatch_run import MicrobatchRu
 from dream.adapters.pytorch.update.precision import ModelPrecision
 from dream.adapters.pytorch.update.recompute import How
 from dream.collectives import Communicator
+from dream.pipeline.division import Microbatches, microbatches
 
 
 @dataclass(frozen=True, slots=True)

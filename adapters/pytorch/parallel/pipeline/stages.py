@@ -14,7 +14,6 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from dream._errors import ConfigurationError, Unsupported, unknown
-from dream._topology import balanced
 from dream.adapters.pytorch import tensors
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.parallel.inner_calls import running_layers, without_side_effects
@@ -32,6 +31,7 @@ from dream.adapters.pytorch.parallel.sharding.state import (
 )
 from dream.adapters.pytorch.private import own_parameters
 from dream.collectives import Communicator
+from dream.pipeline.division import balanced, check_starts
 
 Costs = Callable[[LayerSequence, frozenset[str]], list[float]]
 """What each layer of a row costs."""
@@ -50,13 +50,7 @@ class StageCuts:
     def positions(self, sequence: LayerSequence) -> list[int]:
         """Find the starts in a row of layers. Raise where it cannot be cut there."""
         found = [_position(sequence, name) for name in self.starts]
-        if found != sorted(set(found)) or 0 in found:
-            row = ", ".join(layer.name for layer in sequence.layers)
-            raise ConfigurationError(
-                "Stages begin in the order in which a batch goes through the layers, and each has "
-                f"one. Received: stages={[*self.starts]} for {row}. Name the first layer of the "
-                "second stage, then of the third, and so on."
-            )
+        check_starts(found, self.starts, [layer.name for layer in sequence.layers])
         for position in found:
             if position not in sequence.cuts:
                 raise _shared(sequence, position)

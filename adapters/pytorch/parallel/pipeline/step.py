@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from dream._topology import Microbatches
+from dream._adapter import Loss, Weight
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
@@ -31,6 +31,7 @@ from dream.adapters.pytorch.update.scaling import Scaling
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.collectives import Communicator
 from dream.data.partition import Share, split
+from dream.pipeline.division import Microbatches
 
 _NOBODY = cast(Bearer, None)
 """Nothing is sent with a microbatch's backward."""
@@ -168,8 +169,8 @@ class PipelinePasses(Passes):
         self,
         pipeline: PipelineModel,
         parts: StageParameters,
-        loss: Callable[..., Any],
-        weight: Callable[..., Any] | None,
+        loss: Loss,
+        weight: Weight | None,
         data: Communicator,
         scaling: Scaling | None,
         draws: CallDraws,

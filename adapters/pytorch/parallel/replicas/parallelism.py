@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 from torch import fx, nn
 from torch.nn.parameter import Parameter
 
-from dream._adapter import Metric, Plan
+from dream._adapter import Loss, Metric, Plan, Weight
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook, wrap_compile
 from dream.adapters.pytorch.hooks import Hooks
@@ -94,9 +94,7 @@ class OneProcess(Parallelism):
                 set_hook(module, self._parallel(module))
         return module
 
-    def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
-    ) -> OnEach:
+    def forward_backward(self, model: nn.Module, loss: Loss, weight: Weight | None) -> OnEach:
         calls = hook_of(self.distribute(model))
         assert isinstance(calls, ReplicatedCalls)
         return OnEach(calls, loss, weight, self.training)

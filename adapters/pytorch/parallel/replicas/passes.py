@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, final
@@ -10,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from dream._adapter import Loss, Weight
 from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import rows_of
 from dream.adapters.pytorch.loss.calls import Bearer, Numbers, TrainingCall
@@ -21,7 +21,6 @@ from dream.adapters.pytorch.train_step import Batch, Passes, check_scalar
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.data.partition import Share, split
 
-Loss = Callable[[Any, Any], Any]
 _Part = tuple[torch.Tensor, float | None]
 """A part's loss, and what it is the mean over: 0.0 for a sum, None where that is not known."""
 
@@ -55,11 +54,7 @@ class OnEach(Passes):
     what it is the mean of. Any other is taken of all outputs together, as in a loop."""
 
     def __init__(
-        self,
-        calls: ReplicatedCalls,
-        loss: Loss,
-        weight: Callable[..., Any] | None,
-        training: Training,
+        self, calls: ReplicatedCalls, loss: Loss, weight: Weight | None, training: Training
     ) -> None:
         """weight: counts the things that a loss is the mean over."""
         self._calls, self._loss, self._weight = calls, loss, weight

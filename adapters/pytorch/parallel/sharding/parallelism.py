@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from dream._adapter import Metric, Plan, Step
+from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.bare import BareParameters
@@ -189,18 +189,14 @@ class Sharding(Parallelism):
             root.reshard()
 
     def train_step(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Any],
-        optimizer: Optimizer,
-        weight: Callable[..., Any] | None,
+        self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
         self.adopt(optimizer)
         self.distribute(model)
         return super().train_step(model, loss, optimizer, weight)
 
     def forward_backward(
-        self, model: nn.Module, loss: Callable[..., Any], weight: Callable[..., Any] | None
+        self, model: nn.Module, loss: Loss, weight: Weight | None
     ) -> Passes | None:
         if self.alone:
             return None
@@ -208,7 +204,7 @@ class Sharding(Parallelism):
         assert isinstance(root, ShardedModule)
         return WeighedLoss(root, loss, self.backward, self.training.scaling)
 
-    def cuts(self, weight: Callable[..., Any] | None) -> Cuts:
+    def cuts(self, weight: Weight | None) -> Cuts:
         return MicroParts(self.training.most, self.shares, weight)
 
     def evaluate(

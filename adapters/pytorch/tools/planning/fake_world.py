@@ -59,24 +59,21 @@ def _devices(mesh: Mesh) -> DeviceMesh:
     return init_device_mesh("cpu", (mesh.data, mesh.model), mesh_dim_names=axes)
 
 
-_SEVERAL = 2.0**20
-"""Values of a BatchNorm's channel, of which nothing in a step's size or time depends."""
+_SEVERAL = 1e6
+"""Values of a BatchNorm's channel: more than there are ranks, which may all have the same batch.
+Nothing in a step's size or time depends on them."""
 
 
 @contextmanager
 def rehearsal_stubs() -> Iterator[None]:
     """Ranks are alike, a BatchNorm has values to normalise by, and no random number is drawn in a
     forward pass. What is warned of is said again when somebody trains."""
-    patches = Patches()
-    patches.replace(batch_norm, "number", lambda _: _SEVERAL)
-    patches.replace(graph, "generator_states", lambda: None)
-    patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        patches.restore()
+    with Patches() as patches, warnings.catch_warnings():
+        patches.replace(batch_norm, "number", lambda _: _SEVERAL)
+        patches.replace(graph, "generator_states", lambda: None)
+        patches.replace(schedules._PipelineSchedule, "_warmup_p2p", _settled)
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _settled(_: object, stages: Sequence[Any], *__: object) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, final
 
-from dream._adapter import Coordinating, Metric, Plan, Step
+from dream._adapter import Coordinating, Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.tensorflow import collectives, runtime
@@ -42,13 +42,7 @@ class Evaluator(Parallelism, Coordinating):
     def prepare_data(self, data: Any) -> Any:
         return data
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         _refuse("train_step")
 
     def evaluate(

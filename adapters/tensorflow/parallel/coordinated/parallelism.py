@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream import cluster, stall
-from dream._adapter import Coordinating, Metric, Plan, Step
+from dream._adapter import Coordinating, Loss, Metric, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._log import logger
 from dream._topology import Endpoint, Topology
@@ -92,13 +92,7 @@ class Coordinated(Parallelism, Coordinating):
             "one of these."
         )
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         for item in (model, optimizer):
             self._block.check_made_here(item)
         inner = LocalStep(model, loss, optimizer, weight, None, ranks=True, trained=trained)

@@ -6,17 +6,16 @@ microbatch counts for adds up to the mean over the batch.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from dream._adapter import Plan, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Mesh, Topology
 from dream.adapters.keras import private, recompute
@@ -26,16 +25,30 @@ from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LossAndGradients,
     MicrobatchInputs,
-    Routes,
     Values,
 )
-from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, StageDivision
+from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.sharding.layouts import belongs_to
 from dream.collectives import Communicator
+from dream.pipeline.division import cuts
+from dream.pipeline.partition import Partition
 
-Loss = Callable[[Any, Any], Any]
+MicrobatchLoss = Callable[[Any, Any], Any]
 """From the model's output and a microbatch's other half the loss, a mean over its samples."""
-Weight = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlacement:
+    """Where stages can be: the devices of one process, or one of each rank.
+
+    takers: the ranks that a batch is dealt to, of all that read it.
+    """
+
+    mesh: Mesh
+    topology: Topology
+    communicator: Communicator
+    takers: Communicator
+    consistency: Consistency
 
 
 class KerasPipeline(ABC):
@@ -48,21 +61,29 @@ class KerasPipeline(ABC):
     trained: Sequence[Any]
 
     def __init__(
-        self, model: Any, partition: Partition, division: StageDivision, engine: Engine, rows: int
+        self,
+        placement: PipelinePlacement,
+        model: Any,
+        partition: Partition,
+        division: StageDivision,
+        engine: Engine,
     ) -> None:
-        self.model, self.partition, self.rows = model, partition, rows
-        self.routes = Routes(partition)
+        self.model, self.partition, self.rows = model, partition, placement.mesh.data
         self.schedule = division.schedule
         self._knobs = engine.knobs
-        self._count = division.microbatches * rows
+        self._count = division.microbatches * self.rows
         self._asked = division.asked
-        self._losses: dict[int, tuple[Any, LossAndGradients]] = {}
-        self._updates: dict[int, tuple[Any, Callable[..., None]]] = {}
+        self._tried = False
+        self._loss, self._update = cache(self._compile_loss), cache(self._compile_update)
         if self._count > 1:
             _check_statistics(model)
         by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:
             recompute.adopt(each, engine)
+
+    @staticmethod
+    @abstractmethod
+    def place(plan: Plan) -> PipelinePlacement: ...
 
     @abstractmethod
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
@@ -121,19 +142,20 @@ class KerasPipeline(ABC):
         )
 
     def train(
-        self, x: Any, rest: Any, loss: Loss, optimizer: Any, weight: Weight | None = None
+        self, x: Any, rest: Any, loss: MicrobatchLoss, optimizer: Any, weight: Weight | None = None
     ) -> tuple[Any, list[list[Any]]]:
         """(mean loss over the batch, the model's outputs by run and microbatch). rest: what the
         loss and the weight are taken of, cut as x is; None in it stays."""
         samples = int(private.tree.flatten(x)[0].shape[0])
         runs = min(samples, self._knobs.micros)
-        if self._asked and not self._losses and samples < self._count * runs:
+        if self._asked and not self._tried and samples < self._count * runs:
             raise ConfigurationError(
                 "A batch has fewer samples than microbatches. Received: batch size "
                 f"{samples}, microbatches={self._count} over {self.rows} rows, accumulate="
                 f"{self._knobs.micros}. Ask for fewer, or take larger batches."
             )
-        bounds = _bounds(samples, runs, self._count)
+        self._tried = True
+        bounds = cuts(samples, runs, self._count)
         inputs, others = ([_cut(whole, edges) for edges in bounds] for whole in (x, rest))
         self.copy_variables()
         with translated():
@@ -161,7 +183,7 @@ class KerasPipeline(ABC):
         share the samples."""
         whole = self.flat(inputs)
         samples = int(next(iter(whole.values())).shape[0])
-        (bounds,) = _bounds(samples, 1, self.rows)
+        (bounds,) = cuts(samples, 1, self.rows)
         batch = MicrobatchInputs(
             [{t: x[rows] for t, x in whole.items()} for rows in bounds], [None] * len(bounds),
             [(rows.stop - rows.start) / samples for rows in bounds],
@@ -178,75 +200,42 @@ class KerasPipeline(ABC):
         found = [tf.concat(parts, 0) for parts in zip(*outputs, strict=True)]
         return self.packed(dict(zip(self.partition.outputs, found, strict=True)))
 
-    def _loss(self, loss: Loss) -> LossAndGradients:
-        """Compiled once for each loss."""
-        if id(loss) not in self._losses:
+    def _compile_loss(self, loss: MicrobatchLoss) -> LossAndGradients:
+        @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+        def compute(outputs: Any, rest: Any, fraction: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(outputs)
+                flat = dict(zip(self.partition.outputs, outputs, strict=True))
+                value = _wide(loss(self.packed(flat), rest))
+                value *= tf.cast(fraction, value.dtype)
+            return value, tape.gradient(value, outputs)
 
-            @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-            def compute(outputs: Any, rest: Any, fraction: Any) -> Any:
-                with tf.GradientTape() as tape:
-                    tape.watch(outputs)
-                    flat = dict(zip(self.partition.outputs, outputs, strict=True))
-                    value = _wide(loss(self.packed(flat), rest))
-                    value *= tf.cast(fraction, value.dtype)
-                return value, tape.gradient(value, outputs)
+        def call(outputs: Any, rest: Any, fraction: float) -> Any:
+            return compute(outputs, rest, tf.constant(fraction))
 
-            def call(outputs: Any, rest: Any, fraction: float) -> Any:
-                return compute(outputs, rest, tf.constant(fraction))
+        return call
 
-            self._losses[id(loss)] = loss, call
-        return self._losses[id(loss)][1]
-
-    def _update(self, optimizer: Any) -> Callable[..., None]:
+    def _compile_update(self, optimizer: Any) -> Callable[..., None]:
         """Keras's own update, each variable's on the device where it lies, given whether all
         gradients are finite; asked where the loss is scaled."""
-        if id(optimizer) not in self._updates:
-            variables = self.trained
-            self.build(optimizer)
+        variables = self.trained
+        self.build(optimizer)
 
-            @tf.function  # type: ignore[untyped-decorator]
-            def update(gradients: Sequence[Any], finite: Any) -> None:
-                if _scales(optimizer):
-                    optimizer.check_finite = lambda _: finite
-                type(optimizer).apply(optimizer, list(gradients), variables)
-                if not variables:  # Keras does nothing then, and counts nothing
-                    counter = private.counter(getattr(optimizer, "inner_optimizer", optimizer))
-                    counter.assign_add(tf.cast(finite, counter.dtype) if _scales(optimizer) else 1)
+        @tf.function  # type: ignore[untyped-decorator]
+        def update(gradients: Sequence[Any], finite: Any) -> None:
+            if _scales(optimizer):
+                optimizer.check_finite = lambda _: finite
+            type(optimizer).apply(optimizer, list(gradients), variables)
+            if not variables:  # Keras does nothing then, and counts nothing
+                counter = private.counter(getattr(optimizer, "inner_optimizer", optimizer))
+                counter.assign_add(tf.cast(finite, counter.dtype) if _scales(optimizer) else 1)
 
-            self._updates[id(optimizer)] = optimizer, update
-        return self._updates[id(optimizer)][1]
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePlacement:
-    """Where stages can be: the devices of one process, or one of each rank.
-
-    takers: the ranks that a batch is dealt to, of all that read it; make: a model's pipeline, from
-    its partition, the division and the engine.
-    """
-
-    mesh: Mesh
-    topology: Topology
-    communicator: Communicator
-    takers: Communicator
-    consistency: Consistency
-    make: Callable[[Any, Partition, StageDivision, Engine], KerasPipeline]
+        return update  # type: ignore[no-any-return]
 
 
 def all_finite(gradients: Sequence[Any]) -> Any:
     present = [tf.reduce_all(tf.math.is_finite(g)) for g in gradients if g is not None]
     return tf.reduce_all(tf.stack([tf.constant(True), *present]))
-
-
-def _bounds(samples: int, runs: int, count: int) -> list[list[slice]]:
-    """By run, where a batch is cut into `count` microbatches, or fewer where there are fewer
-    samples; their lengths alike but for one."""
-    edges = [run * samples // runs for run in range(runs + 1)]
-    found = []
-    for first, last in itertools.pairwise(edges):
-        within = np.linspace(first, last, min(last - first, count) + 1).round().astype(int)
-        found.append([slice(int(a), int(b)) for a, b in itertools.pairwise(within)])
-    return found
 
 
 def _cut(batch: Any, microbatches: Sequence[slice]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -23,30 +23,23 @@ from dream.adapters.tensorflow.parallel.pipeline.engine import (
     all_finite,
 )
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
-    LocalMail,
     LossAndGradients,
     MicrobatchInputs,
     MicrobatchRun,
     PlacedStage,
 )
-from dream.adapters.tensorflow.parallel.pipeline.schedule import StageTask, play, play_by_turns
-from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, Stage, StageDivision
+from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
+from dream.pipeline.mail import LocalMail
+from dream.pipeline.partition import Partition, Stage
+from dream.pipeline.schedule import play
 
 
-def placement(plan: Plan) -> PipelinePlacement:
-    """The devices of this process, row by row."""
-    devices = runtime.replicas(plan.devices)
-    mesh = mesh_of(plan, len(devices))
-    rows = [
-        [devices[device] for device in mesh.copy_of(row * mesh.model)] for row in range(mesh.data)
-    ]
-    topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
-    communicator = alone(plan.cluster)
-    make = partial(LocalPipeline, rows)
-    return PipelinePlacement(
-        mesh, topology, communicator, communicator, Consistency(communicator), make
-    )
+@dataclass(frozen=True, slots=True)
+class LocalPlacement(PipelinePlacement):
+    """devices: of this process, row by row."""
+
+    devices: Sequence[Sequence[str]]
 
 
 @final
@@ -56,12 +49,13 @@ class LocalPipeline(KerasPipeline):
 
     def __init__(
         self,
-        devices: Sequence[Sequence[str]],
+        placement: LocalPlacement,
         model: Any,
         partition: Partition,
         division: StageDivision,
         engine: Engine,
     ) -> None:
+        devices = placement.devices
         if engine.knobs.recompute and len(devices) > 1:
             raise Unsupported(
                 "Further rows of one process compute on copies of the variables, which backward "
@@ -69,7 +63,7 @@ class LocalPipeline(KerasPipeline):
                 f"{len(devices)} in one process. Start a process for each device: dream run -n "
                 f"{len(devices) * len(devices[0])}."
             )
-        super().__init__(model, partition, division, engine, len(devices))
+        super().__init__(placement, model, partition, division, engine)
         self._devices = devices
         self._traced: set[tuple[int, bool, int]] = set()
         self._homes = {
@@ -84,30 +78,38 @@ class LocalPipeline(KerasPipeline):
         self.trained = model.trainable_variables
         self._finite = tf.function(all_finite)
 
+    @staticmethod
+    def place(plan: Plan) -> LocalPlacement:
+        devices = runtime.replicas(plan.devices)
+        mesh = mesh_of(plan, len(devices))
+        rows = [[devices[device] for device in mesh.copy_of(row * mesh.model)]
+                for row in range(mesh.data)]  # fmt: skip
+        topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
+        here = alone(plan.cluster)
+        return LocalPlacement(mesh, topology, here, here, Consistency(here), rows)
+
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         """By turns while there are functions to be traced, since Keras cannot trace in several
         threads."""
         count = len(batch.fractions)
-        orders, runs = {}, {}
+        tasks, runs = {}, {}
         for row, names in enumerate(self._devices):
-            stages, mail = dict(enumerate(self.placed[row])), LocalMail()
-            found = self.routes.orders(
+            tasks[row] = self.partition.tasks(
                 row, self.rows, count, self.schedule, training=loss is not None
             )
-            for here, tasks in found.items():
-                orders[row, here] = tasks
-                runs[row, here] = MicrobatchRun(
-                    self.routes, stages, batch, loss, (here, names[here]), mail
-                )
-
-        def act(device: tuple[int, int], task: StageTask) -> None:
-            runs[device].run(task)
-
+            stages, mail = dict(enumerate(self.placed[row])), LocalMail()
+            for here in enumerate(names):
+                runs[row, here[0]] = MicrobatchRun(self.partition, stages, batch, loss, here, mail)
         lengths = {
             (m % self.rows, loss is None, len(next(iter(inputs.values()))))
             for m, inputs in enumerate(batch.inputs)
         }
-        (play if lengths <= self._traced else play_by_turns)(orders, self.routes.graph, act)
+        if lengths <= self._traced:
+            orders = {(row, here): self.partition.on(here, tasks[row]) for row, here in runs}
+            play(orders, self.partition.graph, lambda device, task: runs[device].run(task))
+        else:
+            for row, task in ((row, task) for row, each in tasks.items() for task in each):
+                runs[row, self.partition.devices[task.stage]].run(task)
         self._traced |= lengths
         outputs = {m: given for run in runs.values() for m, given in run.outputs.items()}
         total = tf.add_n([run.total() for run in runs.values()])

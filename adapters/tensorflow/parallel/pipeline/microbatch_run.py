@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -12,128 +10,12 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from dream.adapters.tensorflow.parallel.pipeline.schedule import (
-    Kind,
-    Orders,
-    StageGraph,
-    StageTask,
-    order,
-)
-from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, Stage
-from dream.collectives import Communicator
+from dream.pipeline.mail import Mail
+from dream.pipeline.partition import Partition, Stage
+from dream.pipeline.schedule import StageTask
 
 Values = dict[int, Any]
 """Tensors by the numbers that stages know them by."""
-Letter = tuple[str, int, int, int]
-"""(kind, tensor, microbatch, stage of the sender), the same on every rank."""
-
-
-@final
-class Routes:
-    """Which tensors go from which stage to which. The loss is one stage more, the last, where the
-    last of the stages that give outputs is."""
-
-    def __init__(self, partition: Partition) -> None:
-        stages = partition.stages
-        self.takes = [*(stage.takes for stage in stages), partition.outputs]
-        self.gives = [*(stage.gives for stage in stages), ()]
-        self.maker = {t: s for s, gives in enumerate(self.gives) for t in gives}
-        self.loss = len(stages)
-        before = tuple(
-            tuple(sorted({self.maker[t] for t in takes if t in self.maker})) for takes in self.takes
-        )
-        self.devices = (*(stage.device for stage in stages), stages[before[-1][-1]].device)
-        self.graph = StageGraph(self.devices, before)
-
-    def orders(
-        self, row: int, rows: int, microbatches: int, kind: Kind, *, training: bool
-    ) -> Orders:
-        """The tasks of one row of the mesh, which takes every rows-th microbatch."""
-        mine = range(row, microbatches, rows)
-        return {
-            device: [
-                StageTask(t.stage, mine[t.microbatch], t.backward)
-                for t in tasks
-                if training or not t.backward
-            ]
-            for device, tasks in order(self.graph, len(mine), kind).items()
-        }
-
-    def takers(self, t: int) -> list[int]:
-        """The stages that take a tensor."""
-        return [s for s, takes in enumerate(self.takes) if t in takes]
-
-    def goes_to(self, t: int) -> list[int]:
-        """The other devices that a tensor is sent to."""
-        own = self.devices[self.maker[t]]
-        return sorted({self.devices[s] for s in self.takers(t)} - {own})
-
-    def comes_from(self, t: int) -> int:
-        return self.devices[self.maker[t]]
-
-    def letters(self, tasks: Iterable[StageTask], to: int) -> Iterator[Letter]:
-        """List the tensors that a device which runs these tasks sends to another, in order."""
-        for task in tasks:
-            if not task.backward:
-                for t in self.gives[task.stage]:
-                    if to in self.goes_to(t):
-                        yield "value", t, task.microbatch, task.stage
-                continue
-            for t in self.takes[task.stage]:
-                if t in self.maker and self.comes_from(t) == to != self.devices[task.stage]:
-                    yield "gradient", t, task.microbatch, task.stage
-
-
-class Mail(ABC):
-    """Tensors that go between the devices of a row, told by index."""
-
-    @abstractmethod
-    def send(self, letter: Letter, tensor: Any, to: int) -> None: ...
-
-    @abstractmethod
-    def take(self, letter: Letter, source: int, to: int) -> Any: ...
-
-
-@final
-class LocalMail(Mail):
-    """Within a process: what is taken is there, by the order of the schedule."""
-
-    def __init__(self) -> None:
-        self._box: dict[tuple[Letter, int], Any] = {}
-
-    def send(self, letter: Letter, tensor: Any, to: int) -> None:
-        self._box[letter, to] = tensor
-
-    def take(self, letter: Letter, source: int, to: int) -> Any:
-        return self._box.pop((letter, to))
-
-
-@final
-class RankMail(Mail):
-    """Between ranks, each tensor awaited in the order in which its sender computes it. ranks: by
-    device; coming: by device, its letters to this one."""
-
-    def __init__(
-        self,
-        communicator: Communicator,
-        ranks: Sequence[int],
-        coming: Mapping[int, Iterable[Letter]],
-    ) -> None:
-        self._communicator, self._ranks = communicator, ranks
-        self._coming = {device: deque(letters) for device, letters in coming.items()}
-        self._box: dict[tuple[int, Letter], Any] = {}
-
-    def send(self, letter: Letter, tensor: Any, to: int) -> None:
-        """None is sent as a tensor without elements."""
-        self._communicator.isend(tf.zeros((0,)) if tensor is None else tensor, self._ranks[to])
-
-    def take(self, letter: Letter, source: int, to: int) -> Any:
-        """Wait for it, and keep what comes before it."""
-        while (source, letter) not in self._box:
-            first = self._coming[source].popleft()
-            self._box[source, first] = self._communicator.receive(self._ranks[source])
-        tensor = self._box.pop((source, letter))
-        return None if tensor.shape == (0,) else tensor
 
 
 @final
@@ -235,23 +117,22 @@ output."""
 
 @final
 class MicrobatchRun:
-    """One device's tasks. stages: those that are on it; loss: None in evaluation; device: its index
-    in the row of the mesh, and its name."""
+    """One device's tasks. stages: those that are on it, by number; loss: None in evaluation;
+    device: its index in the row of the mesh, and its name."""
 
     def __init__(
         self,
-        routes: Routes,
+        partition: Partition,
         stages: Mapping[int, PlacedStage],
         batch: MicrobatchInputs,
         loss: LossAndGradients | None,
         device: tuple[int, str],
         mail: Mail,
     ) -> None:
-        self._routes, self._stages, self._batch = routes, stages, batch
+        self._partition, self._stages, self._batch = partition, stages, batch
         self._loss, self._mail = loss, mail
         self._here, self._device = device
         self._values: list[Values] = [dict(inputs) for inputs in batch.inputs]
-        self._gradients: dict[tuple[int, int, int], Any] = {}
         self._by_output: dict[int, Sequence[Any]] = {}
         self.losses: list[Any] = []
         self.outputs: dict[int, list[Any]] = {}
@@ -262,13 +143,12 @@ class MicrobatchRun:
 
     def run(self, task: StageTask) -> None:
         with tf.device(self._device):
-            (self._backward if task.backward else self._forward)(task)
+            (self._backward if task.backward else self._forward)(task.stage, task.microbatch)
 
-    def _forward(self, task: StageTask) -> None:
-        stage, m = task.stage, task.microbatch
-        taken = [self._value(t, m) for t in self._routes.takes[stage]]
+    def _forward(self, stage: int, m: int) -> None:
+        taken = [self._value(t, m) for t in self._partition.takes[stage]]
         fraction = self._batch.fractions[m]
-        if stage == self._routes.loss:
+        if stage == self._partition.loss:
             self.outputs[m] = taken
             if self._loss is not None:
                 outputs = [tf.identity(y) for y in taken]
@@ -280,47 +160,39 @@ class MicrobatchRun:
         else:
             given, penalty = self._stages[stage].predict(taken)
             self.losses.append(penalty * fraction)
-        for t, y in zip(self._routes.gives[stage], given, strict=True):
+        for t, y in zip(self._partition.gives[stage], given, strict=True):
             self._values[m][t] = y
-            for device in self._routes.goes_to(t):
-                self._mail.send(("value", t, m, stage), y, device)
+            for device in self._partition.goes_to(t):
+                self._mail.send(("value", t, m, stage), y, self._here, device)
 
-    def _backward(self, task: StageTask) -> None:
-        stage, m = task.stage, task.microbatch
-        if stage == self._routes.loss:
+    def _backward(self, stage: int, m: int) -> None:
+        if stage == self._partition.loss:
             found = self._by_output.pop(m)
         else:
-            gives = self._routes.gives[stage]
+            gives = self._partition.gives[stage]
             gradients = [self._gradient(t, m) for t in gives]
             fraction = self._batch.fractions[m]
             found, penalty = self._stages[stage].backward(m, gradients, fraction)
             self.losses.append(penalty)
             for t in gives:
                 del self._values[m][t]
-        for t, gradient in zip(self._routes.takes[stage], found, strict=True):
-            if t not in self._routes.maker:
-                continue
-            to = self._routes.comes_from(t)
-            if to == self._here:
-                self._gradients[t, m, stage] = gradient
-            else:
-                self._mail.send(("gradient", t, m, stage), gradient, to)
+        for t, gradient in zip(self._partition.takes[stage], found, strict=True):
+            if t in self._partition.maker:
+                to = self._partition.comes_from(t)
+                self._mail.send(("gradient", t, m, stage), gradient, self._here, to)
 
     def _value(self, t: int, m: int) -> Any:
         values = self._values[m]
         if t not in values:
-            letter = "value", t, m, self._routes.maker[t]
-            values[t] = self._mail.take(letter, self._routes.comes_from(t), self._here)
+            letter = "value", t, m, self._partition.maker[t]
+            values[t] = self._mail.take(letter, self._partition.comes_from(t), self._here)
         return values[t]
 
     def _gradient(self, t: int, m: int) -> Any:
         """The loss's gradient by a tensor: what all that take it found."""
-        found = []
-        for taker in self._routes.takers(t):
-            device = self._routes.devices[taker]
-            if device == self._here:
-                found.append(self._gradients.pop((t, m, taker)))
-            else:
-                found.append(self._mail.take(("gradient", t, m, taker), device, self._here))
+        found = [
+            self._mail.take(("gradient", t, m, taker), self._partition.devices[taker], self._here)
+            for taker in self._partition.takers(t)
+        ]
         present = [gradient for gradient in found if gradient is not None]
         return tf.add_n(present) if present else None

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import metric_states
@@ -20,8 +20,10 @@ from dream.adapters.keras.optimizer import adopt_clipping, check_scaled
 from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.data import GlobalBatches
-from dream.adapters.tensorflow.parallel.pipeline import local, ranks, remote_variables, stages
-from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, Loss
+from dream.adapters.tensorflow.parallel.pipeline import remote_variables, stages
+from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, MicrobatchLoss
+from dream.adapters.tensorflow.parallel.pipeline.local import LocalPipeline
+from dream.adapters.tensorflow.parallel.pipeline.ranks import RankPipeline
 from dream.adapters.tensorflow.parallel.sharding.optimizer import refuse_by_hand
 from dream.adapters.tensorflow.parallel.split import SplitParallelism
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
@@ -37,7 +39,8 @@ class PipelineParallelism(SplitParallelism):
     """`model_parallel` and `hybrid`, a pipeline for each model."""
 
     def connect(self, plan: Plan) -> SplitRunner:
-        self._placement = (local if plan.cluster.alone else ranks).placement(plan)
+        self._kind: type[KerasPipeline] = LocalPipeline if plan.cluster.alone else RankPipeline
+        self._placement = self._kind.place(plan)
         self._topology, self._communicator = self._placement.topology, self._placement.communicator
         self.global_batches = GlobalBatches(self.communicator, self._placement.takers)
         divide = stages.placed if plan.options["split"] == "layers" else stages.pipeline
@@ -52,7 +55,7 @@ class PipelineParallelism(SplitParallelism):
         """A model's, made on first use."""
         if model not in self._pipelines:
             partition = self._division.partition(model, self.communicator)
-            made = self._placement.make(model, partition, self._division, self.engine)
+            made = self._kind(self._placement, model, partition, self._division, self.engine)
             self._pipelines[model] = made
         return self._pipelines[model]
 
@@ -71,13 +74,7 @@ class PipelineParallelism(SplitParallelism):
         adopt_clipping(optimizer, self.engine.knobs, by_norm=alone)
         return optimizer if alone else refuse_by_hand(optimizer)
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         check_loss(loss)
         check_scaled(self.engine.knobs.precision, optimizer)
 
@@ -179,7 +176,7 @@ class PipelineRunner(SplitRunner):
         return step
 
 
-def _loss_of(model: Any) -> Loss:
+def _loss_of(model: Any) -> MicrobatchLoss:
     """The loss that a model was compiled with, of (target, sample weight). Its metrics count the
     whole batch later."""
 

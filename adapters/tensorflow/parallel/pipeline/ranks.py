@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import keras
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream._topology import Mesh, Topology
+from dream._topology import Topology
 from dream.adapters.keras.consistency import by_name
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import collectives, runtime
@@ -33,57 +32,35 @@ from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     MicrobatchInputs,
     MicrobatchRun,
     PlacedStage,
-    RankMail,
 )
 from dream.adapters.tensorflow.parallel.pipeline.remote_variables import Home
-from dream.adapters.tensorflow.parallel.pipeline.stages import Partition, StageDivision
+from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
 from dream.collectives import Communicator
 from dream.model_description.layout import check_same
+from dream.pipeline.mail import RankMail
+from dream.pipeline.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """The ranks of a mesh. peers: for what goes from one to another, unchecked; row_ranks, twins:
-    those of this rank's row and column; device: this rank's own."""
+class RankPlacement(PipelinePlacement):
+    """peers: all ranks, for what goes from one to another, unchecked; row_ranks: those of this
+    rank's row, as `takers` are those of its column."""
 
-    everyone: Communicator
     peers: Communicator
     row_ranks: Communicator
-    twins: Communicator
-    mesh: Mesh
-    device: str
-    consistency: Consistency
 
     @property
     def row(self) -> int:
-        return self.mesh.data_index(self.everyone.rank)
+        return self.mesh.data_index(self.communicator.rank)
 
     @property
     def here(self) -> int:
         """The device of a row that this rank is."""
-        return self.mesh.model_index(self.everyone.rank)
+        return self.mesh.model_index(self.communicator.rank)
 
     def of_row(self, row: int) -> tuple[int, ...]:
         return self.mesh.copy_of(row * self.mesh.model)
-
-
-def placement(plan: Plan) -> PipelinePlacement:
-    """One device of each rank, row by row."""
-    device = runtime.local_device(plan.cluster, plan.devices)
-    mesh = mesh_of(plan, plan.cluster.world_size)
-    topology = Topology.of(plan.cluster, num_replicas=mesh.data, device=device)
-    everyone = collectives.everyone(plan.cluster, "auto")
-    rows = [everyone.group(mesh.copy_of(row * mesh.model)) for row in range(mesh.data)]
-    columns = [everyone.group(mesh.twins_of(place)) for place in range(mesh.model)]
-    row, twins = next(filter(None, rows)), next(filter(None, columns))
-    peers = everyone.group(range(everyone.world_size))
-    assert peers is not None
-    consistency = Consistency(everyone)
-    ranks = Ranks(everyone, peers.unchecked(), row, twins, mesh, device, consistency)
-    return PipelinePlacement(
-        mesh, topology, everyone, twins, consistency, partial(RankPipeline, ranks)
-    )
 
 
 @final
@@ -92,51 +69,67 @@ class RankPipeline(KerasPipeline):
 
     def __init__(
         self,
-        ranks: Ranks,
+        placement: RankPlacement,
         model: Any,
         partition: Partition,
         division: StageDivision,
         engine: Engine,
     ) -> None:
-        super().__init__(model, partition, division, engine, ranks.mesh.data)
-        self._ranks = ranks
+        super().__init__(placement, model, partition, division, engine)
+        self._ranks, everyone = placement, placement.communicator
         self._device_of = {id(v): s.device for s in partition.stages for v in s.model.variables}
-        check_same(ranks.everyone.all_gather_object(by_name(model.variables)))
+        check_same(everyone.all_gather_object(by_name(model.variables)))
         for variable in model.variables:
             mine = keras.ops.convert_to_numpy(variable.value)
-            variable.assign(ranks.everyone.broadcast(mine))
+            variable.assign(everyone.broadcast(mine))
             remote_variables.send_home(variable, self._home(variable))
         self._placed = {
-            index: PlacedStage(stage, ranks.device, {})
+            index: PlacedStage(stage, placement.topology.device, {})
             for index, stage in enumerate(partition.stages)
-            if stage.device == ranks.here
+            if stage.device == placement.here
         }
         self.trained = [v for v in model.trainable_variables if self._home(v).here]
 
+    @staticmethod
+    def place(plan: Plan) -> RankPlacement:
+        """One device of each rank, row by row."""
+        device = runtime.local_device(plan.cluster, plan.devices)
+        mesh = mesh_of(plan, plan.cluster.world_size)
+        topology = Topology.of(plan.cluster, num_replicas=mesh.data, device=device)
+        everyone = collectives.everyone(plan.cluster, "auto")
+        rows = [everyone.group(mesh.copy_of(row * mesh.model)) for row in range(mesh.data)]
+        columns = [everyone.group(mesh.twins_of(place)) for place in range(mesh.model)]
+        row, twins = next(filter(None, rows)), next(filter(None, columns))
+        peers = everyone.group(range(everyone.world_size))
+        assert peers is not None
+        return RankPlacement(
+            mesh, topology, everyone, twins, Consistency(everyone), peers.unchecked(), row
+        )
+
     def _home(self, variable: Any) -> Home:
         device, ranks = self._device_of[id(variable)], self._ranks
-        return Home(device, device == ranks.here, ranks.consistency, ranks.everyone)
+        return Home(device, device == ranks.here, ranks.consistency, ranks.communicator)
 
     @property
     def _last(self) -> int:
         """The device that a row's loss is on; in the first row, the rank that counts metrics."""
-        return self.routes.devices[-1]
+        return self.partition.devices[-1]
 
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         ranks, count = self._ranks, len(batch.fractions)
-        orders = self.routes.orders(
+        partition, here = self.partition, ranks.here
+        tasks = partition.tasks(
             ranks.row, self.rows, count, self.schedule, training=loss is not None
         )
         members = ranks.of_row(ranks.row)
         coming = {
-            device: self.routes.letters(orders.get(device, ()), ranks.here)
+            device: partition.letters(partition.on(device, tasks), here)
             for device in range(len(members))
-            if device != ranks.here
+            if device != here
         }
-        mail = RankMail(ranks.peers, members, coming)
-        here = ranks.here, ranks.device
-        run = MicrobatchRun(self.routes, self._placed, batch, loss, here, mail)
-        for task in orders.get(ranks.here, ()):
+        mail, device = RankMail(ranks.peers, members, coming), (here, ranks.topology.device)
+        run = MicrobatchRun(partition, self._placed, batch, loss, device, mail)
+        for task in partition.on(here, tasks):
             run.run(task)
         return run.total(), [run.outputs.get(m) for m in range(count)]
 
@@ -150,7 +143,7 @@ class RankPipeline(KerasPipeline):
         there = np.array([g is not None for g in mine], np.float32)
         whole = [tf.zeros(v.shape, v.dtype) if g is None else g
                  for v, g in zip(self.trained, mine, strict=True)]  # fmt: skip
-        anywhere, *sums = ranks.twins.all_reduce([tf.constant(there), *whole], "sum")
+        anywhere, *sums = ranks.takers.all_reduce([tf.constant(there), *whole], "sum")
         return loss, [g if here else None for here, g in zip(anywhere.numpy(), sums, strict=True)]
 
     def clipped(self, gradients: list[Any], optimizer: Any, scale: float) -> list[Any]:
@@ -179,7 +172,7 @@ class RankPipeline(KerasPipeline):
 
     def finite(self, gradients: Sequence[Any]) -> Any:
         mine = tf.cast(all_finite(gradients), tf.float32)
-        return self._ranks.everyone.all_reduce(mine, "min") > 0
+        return self._ranks.communicator.all_reduce(mine, "min") > 0
 
     def copy_variables(self) -> None:
         """Nothing: each row has added up the same gradients."""
@@ -202,10 +195,10 @@ class RankPipeline(KerasPipeline):
         return found if peers.rank in takers else None
 
     def summed(self, value: Any) -> Any:
-        return self._ranks.everyone.all_reduce(value, "sum")
+        return self._ranks.communicator.all_reduce(value, "sum")
 
     def copy_metrics(self, states: Sequence[Any]) -> None:
-        everyone = self._ranks.everyone
+        everyone = self._ranks.communicator
         values = everyone.broadcast([tf.convert_to_tensor(v.value) for v in states], self._last)
         if everyone.rank != self._last:
             for variable, value in zip(states, values, strict=True):

@@ -1,7 +1,4 @@
-"""A Functional or Sequential model cut into stages, each a model of its own with the same layers.
-
-Tensors that go from stage to stage are told by number; one may go past several stages.
-"""
+"""A Functional or Sequential model cut into stages, each a model of its own of the same layers."""
 
 from __future__ import annotations
 
@@ -14,34 +11,16 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from dream._errors import ConfigurationError, Unsupported
-from dream._topology import Mesh, balanced
+from dream._errors import ConfigurationError, Unsupported, unknown
+from dream._topology import Mesh
 from dream.adapters.keras import private
 from dream.adapters.keras.private import made_by
-from dream.adapters.tensorflow.parallel.pipeline.schedule import Kind
 from dream.collectives import Communicator
+from dream.pipeline.division import asked_microbatches, asked_stages, balanced, check_starts
+from dream.pipeline.partition import Partition, Stage
+from dream.pipeline.schedule import Kind
 
 _SAMPLES, _RUNS = 8, 5
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A piece of a model. takes, gives: the ids of the tensors that go in and come out; device:
-    the index in a row of the mesh of the device it runs on."""
-
-    model: Any
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
-    device: int
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A whole model in stages. inputs, outputs: the ids of its tensors, flat."""
-
-    stages: tuple[Stage, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
 
 
 Assignment = Sequence[tuple[int, int]]
@@ -123,32 +102,25 @@ def _check_called_once(model: Any, operations: Sequence[Any]) -> None:
 
 def pipeline(options: Mapping[str, Any], mesh: Mesh) -> StageDivision:
     """split="pipeline": runs of layers, run i on device i % devices."""
-    schedule = cast(Kind, options["schedule"])
-    wanted = options["stages"]
-    if wanted is None:
-        wanted = mesh.model * (2 if schedule == "interleaved" else 1)
-    count = wanted if isinstance(wanted, int) else len(wanted) + 1
-    asked = options["microbatches"]
+    named = options["stages"] if isinstance(options["stages"], (list, tuple)) else ()
+    count = asked_stages(options, mesh.model)
 
     def assign(model: Any, operations: Sequence[Any], communicator: Communicator) -> Assignment:
         names = [op.name for op in operations]
-        if isinstance(wanted, int):
+        if named:
+            starts = [_index(names, name) for name in named]
+            check_starts(starts, named, names)
+        else:
             costs = _seconds(operations) if options["balance"] == "time" else _parameters(model)
             # rank 0's, since each measures another time
             costs = communicator.broadcast_object([costs.get(name, 0.0) for name in names])
-            most = min(wanted, len(names)) if options["stages"] is None else wanted
-            starts = _even(costs, most)
-        else:
-            starts = [_index(names, name) for name in wanted]
-            if starts != sorted(set(starts)) or 0 in starts:
-                raise ConfigurationError(
-                    f"Stages begin one after another. Received: stages={wanted!r}, layers "
-                    f"{', '.join(names)}. Name layers in their order, not the first."
-                )
+            starts = _even(costs, min(count, len(names)) if options["stages"] is None else count)
         runs = np.searchsorted(starts, np.arange(len(names)), side="right")
         return [(int(run), int(run) % mesh.model) for run in runs]
 
-    return StageDivision(assign, schedule, asked or 2 * count, asked is not None)
+    asked = options["microbatches"] is not None
+    schedule = cast(Kind, options["schedule"])
+    return StageDivision(assign, schedule, asked_microbatches(options, count), asked)
 
 
 def _even(costs: Sequence[float], count: int) -> list[int]:
@@ -188,10 +160,7 @@ def _seconds(operations: Sequence[Any]) -> Mapping[str, float]:
 
 def _index(names: Sequence[str], name: str) -> int:
     if name not in names:
-        raise ConfigurationError(
-            f"No layer has this name. Received: {name!r}; the model has {', '.join(names)}. "
-            "Correct it."
-        )
+        raise unknown("layer in stages=", name, names)
     return names.index(name)
 
 
@@ -247,13 +216,9 @@ def _devices(
 
 
 def _check_place(place: Mapping[str, object], layers: Sequence[str], devices: int) -> None:
-    unknown = [name for name in place if name not in layers]
-    if unknown:
-        raise ConfigurationError(
-            f"No layer has this name. Received: place entry {unknown[0]!r}; the model has "
-            f"{', '.join(layers)}. Correct it."
-        )
     for name, device in place.items():
+        if name not in layers:
+            raise unknown("layer in place=", name, layers)
         if not isinstance(device, int) or not 0 <= device < devices:
             raise ConfigurationError(
                 f"A layer is placed on a device by its index, below model={devices}. Received: "

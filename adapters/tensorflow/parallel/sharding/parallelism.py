@@ -12,7 +12,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream._adapter import Plan, Step
+from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
 from dream._topology import Mesh, Topology
 from dream.adapters.keras import recompute
@@ -75,13 +75,7 @@ class MeshParallelism(SplitParallelism):
     def place(self, model: Any) -> None:
         self.placement.place_model(model)
 
-    def train_step(
-        self,
-        model: Any,
-        loss: Callable[..., Any],
-        optimizer: Any,
-        weight: Callable[..., Any] | None,
-    ) -> Step:
+    def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         """weight: of micro-batches; else the loss sees the global batch as on one device."""
         knobs, placement = self.engine.knobs, self.placement
         check_scaled(knobs.precision, optimizer)

@@ -23,6 +23,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import dream
 from dream._errors import WorkerFailed
+from dream._patches import Patches
 from dream._strategy import Strategy
 from dream.adapters.tensorflow.collectives import Collectives
 from dream.adapters.tensorflow.tools.planning.example import KerasExample, real
@@ -65,14 +66,11 @@ class Counts:
 def counting() -> Iterator[Counts]:
     """What is traced inside counts whenever it runs."""
     counts = Counts()
-    kept = {name: getattr(Collectives, name) for name in _COUNTED}
-    for name, own in kept.items():
-        setattr(Collectives, name, _counted(own, name, counts))
-    try:
+    with Patches() as patches:
+        for name in _COUNTED:
+            own = getattr(Collectives, name)
+            patches.replace(Collectives, name, _counted(own, name, counts))
         yield counts
-    finally:
-        for name, own in kept.items():
-            setattr(Collectives, name, own)
 
 
 def _counted(own: Callable[..., Any], name: str, counts: Counts) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dream._topology import balanced, microbatches
+from dream.pipeline.division import balanced, microbatches
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("pipeline_ranks.py")

@@ -1,16 +1,16 @@
 """In which order the stages of a model run their microbatches, and the threads that run them.
 
-The order of each device is found by playing the schedule through, a unit of time a task, so it
-can always be run: no device waits for what comes later on another that waits for it.
+The order is found by playing the schedule through, a unit of time a task, so it can always be run:
+no device waits for what comes later on another that waits for it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from threading import Thread
 from typing import Literal, TypeVar
 
 from dream._errors import WorkerFailed
@@ -56,18 +56,14 @@ class StageGraph:
         return [max(1, depth - 1) for depth in found]
 
 
-Orders = Mapping[int, Sequence[StageTask]]
-"""By device, its tasks in order."""
-
-
 @lru_cache(maxsize=64)
-def order(graph: StageGraph, microbatches: int, kind: Kind) -> Orders:
-    """Worked out once for each graph. gpipe: all forward passes first; else a backward pass as soon
-    as there is one, and no more microbatches under way than there are stages to come."""
+def order(graph: StageGraph, microbatches: int, kind: Kind) -> tuple[StageTask, ...]:
+    """All tasks in the order of time, worked out once for each graph. gpipe: all forward passes
+    first; else a backward pass as soon as there is one, and no more microbatches under way than
+    there are stages to come."""
     depths = graph.depths
     under_way = [0] * len(depths)
-    done: set[StageTask] = set()
-    orders: dict[int, list[StageTask]] = {device: [] for device in sorted(set(graph.devices))}
+    done: dict[StageTask, None] = {}
     left = {
         StageTask(stage, m, backward)
         for stage in range(len(depths))
@@ -79,16 +75,15 @@ def order(graph: StageGraph, microbatches: int, kind: Kind) -> Orders:
         urgent: dict[int, StageTask] = {}
         for task in left:
             full = not task.backward and under_way[task.stage] >= depths[task.stage]
-            if (full and kind != "gpipe") or not needs[task] <= done:
+            if (full and kind != "gpipe") or not needs[task] <= done.keys():
                 continue
             device = graph.devices[task.stage]
             urgent[device] = min(urgent.get(device, task), task, key=lambda t: _urgency(t, kind))
-        for device, task in urgent.items():
-            orders[device].append(task)
+        for task in urgent.values():
             under_way[task.stage] += -1 if task.backward else 1
-        done |= set(urgent.values())
-        left -= set(urgent.values())
-    return MappingProxyType({device: tuple(tasks) for device, tasks in orders.items()})
+        done |= dict.fromkeys(urgent.values())
+        left -= done.keys()
+    return tuple(done)
 
 
 def _urgency(task: StageTask, kind: Kind) -> tuple[bool, int, int]:
@@ -106,56 +101,37 @@ def play(
 ) -> None:
     """Run every task once, in a thread for each device, in its order and after what it needs. What
     one thread raises ends them all."""
-    changed = threading.Condition()
-    done: set[StageTask] = set()
-    failures: list[BaseException] = []
+    done: dict[StageTask, Future[None]] = {t: Future() for tasks in orders.values() for t in tasks}
 
     def act(device: _Device) -> None:
         try:
             for task in orders[device]:
-                if not ready(graph.needs(task)):
-                    return
+                _await([done[needed] for needed in graph.needs(task)])
                 run(device, task)
-                with changed:
-                    done.add(task)
-                    changed.notify_all()
-        except BaseException as error:
-            with changed:
-                failures.append(error)
-                changed.notify_all()
-
-    def ready(needed: set[StageTask]) -> bool:
-        """Wait until they are done; False where another thread has failed, which says why."""
-        with changed:
-            if not changed.wait_for(lambda: needed <= done or bool(failures), _PATIENCE):
-                raise WorkerFailed(
-                    f"A device of this process fell silent. Received: nothing for {_PATIENCE:g} s. "
-                    "Look at what its stage computes."
-                )
-            return not failures
+                done[task].set_result(None)
+        except BaseException as error:  # which those that wait for a task of this device raise too
+            for task in orders[device]:
+                if not done[task].done():
+                    done[task].set_exception(error)
 
     threads = [
-        threading.Thread(target=act, args=(device,), name=f"dream-device-{device}", daemon=True)
+        Thread(target=act, args=(device,), name=f"dream-device-{device}", daemon=True)
         for device in orders
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
+    for task in done.values():
+        task.result()
 
 
-def play_by_turns(
-    orders: Mapping[_Device, Sequence[StageTask]],
-    graph: StageGraph,
-    run: Callable[[_Device, StageTask], None],
-) -> None:
-    """The same in this thread alone."""
-    left = {device: list(tasks) for device, tasks in orders.items()}
-    done: set[StageTask] = set()
-    while any(left.values()):
-        for device, tasks in left.items():
-            while tasks and graph.needs(tasks[0]) <= done:
-                run(device, tasks[0])
-                done.add(tasks.pop(0))
+def _await(tasks: Sequence[Future[None]]) -> None:
+    done, left = wait(tasks, _PATIENCE, FIRST_EXCEPTION)
+    for task in done:
+        task.result()
+    if left:
+        raise WorkerFailed(
+            f"A device of this process fell silent. Received: nothing for {_PATIENCE:g} s. "
+            "Look at what its stage computes."
+        )

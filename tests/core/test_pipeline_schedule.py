@@ -6,13 +6,7 @@ import threading
 
 import pytest
 
-from dream.adapters.tensorflow.parallel.pipeline.schedule import (
-    StageGraph,
-    StageTask,
-    order,
-    play,
-    play_by_turns,
-)
+from dream.pipeline.schedule import Kind, StageGraph, StageTask, order, play
 
 CHAIN = StageGraph((0, 1, 0, 1, 1), ((), (0,), (1,), (2,), (3,)))
 TWO = StageGraph((0, 1, 1), ((), (0,), (1,)))
@@ -20,27 +14,27 @@ TWO = StageGraph((0, 1, 1), ((), (0,), (1,)))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "interleaved"])
-def test_every_task_runs_once_after_what_it_needs(kind: str) -> None:
-    orders = order(CHAIN, 5, kind)
-    tasks = [task for tasks in orders.values() for task in tasks]
+def test_every_task_runs_once_after_what_it_needs(kind: Kind) -> None:
+    tasks = order(CHAIN, 5, kind)
     assert len(tasks) == len(set(tasks)) == 5 * 5 * 2
+    for index, task in enumerate(tasks):
+        assert needs(task, 5) <= set(tasks[:index])
     seen: list[StageTask] = []
-    play_by_turns(orders, CHAIN, lambda _, task: seen.append(task))
+    play(by_device(CHAIN, 5, kind), CHAIN, lambda _, task: seen.append(task))
     assert len(seen) == len(tasks)
     for index, task in enumerate(seen):
         assert needs(task, 5) <= set(seen[:index])
 
 
 def test_gpipe_has_all_forward_passes_first() -> None:
-    (first, *_), *_ = order(CHAIN, 5, "gpipe").values()
-    assert first == StageTask(0, 0, False)
-    for tasks in order(TWO, 4, "gpipe").values():
+    assert order(CHAIN, 5, "gpipe")[0] == StageTask(0, 0, False)
+    for tasks in by_device(TWO, 4, "gpipe").values():
         of_stages = [task.backward for task in tasks if task.stage < 2]
         assert of_stages == [False] * 4 + [True] * 4
 
 
 def test_1f1b_keeps_few_microbatches_under_way() -> None:
-    orders = order(TWO, 6, "1f1b")
+    orders = by_device(TWO, 6, "1f1b")
     assert [task.backward for task in orders[1] if task.stage == 1] == [False, True] * 6
     under_way = 0
     for task in orders[0]:
@@ -57,7 +51,7 @@ def test_branches_run_at_the_same_time() -> None:
         if task.stage < 2 and not task.backward:
             both.wait(100)
 
-    play(order(graph, 1, "gpipe"), graph, run)
+    play(by_device(graph, 1, "gpipe"), graph, run)
 
 
 def test_what_one_device_raises_ends_all() -> None:
@@ -66,7 +60,14 @@ def test_what_one_device_raises_ends_all() -> None:
             raise KeyError("the user's own")
 
     with pytest.raises(KeyError, match="the user's own"):
-        play(order(CHAIN, 5, "1f1b"), CHAIN, run)
+        play(by_device(CHAIN, 5, "1f1b"), CHAIN, run)
+
+
+def by_device(graph: StageGraph, microbatches: int, kind: Kind) -> dict[int, list[StageTask]]:
+    orders: dict[int, list[StageTask]] = {device: [] for device in graph.devices}
+    for task in order(graph, microbatches, kind):
+        orders[graph.devices[task.stage]].append(task)
+    return orders
 
 
 def needs(task: StageTask, stages: int) -> set[StageTask]:
