@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).with_name("untouched_loops.py")
 KEPT = {
     "in_a_function": ["early.log", "history", "kept", "best"],
     "two_optimizers": ["sums"],
-    "of_an_object": ["self.losses", "self.model._modules.0.called"],
+    "of_an_object": ["self.losses", "self.model.0.called"],
     "steps_without_a_loader": ["steps"],
 }
 REFUSED = {
@@ -133,7 +133,8 @@ BODIES = {
     "while a < 3:\n    a += 1": {"a"},
     "with x as a:\n    b = a": set(),
     "try:\n    a = 1\nexcept E:\n    pass\nprint(a)": set(),
-    "print([a for a in b])\nb = 1": {"a", "b"},
+    "print([a for a in b])\nb = 1": {"b"},
+    "print(sum(a for a in c), lambda b: b)\nfor a in c:\n    b = a": set(),
     "def f():\n    return a\na = f()": {"a"},
 }
 

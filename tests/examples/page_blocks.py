@@ -154,6 +154,11 @@ READERS: Mapping[tuple[str, int], Reader] = {
         given=("-n", "2", "--checkpoint", "runs/a"),
     ),
     ("surviving", 1): Reader(
+        TORCH + MADE + "EPOCHS, best, train_loader, test_loader = 2, 0.0, batches, batches\n"
+        "def train(model, loader, optimizer):\n    for x, y in loader:\n"
+        + indent(TRAINS, "        ") + "def test(model, loader):\n    return 1.0\n",
+    ),
+    ("surviving", 2): Reader(
         TORCH + '\nwith dream.strategy("mirrored") as strategy:\n' + indent(MADE, "    ")
         + "step = 1000\n",
     ),

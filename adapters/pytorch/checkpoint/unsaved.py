@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 from weakref import WeakSet
 
@@ -21,6 +21,7 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream._strategy import current
 from dream.adapters.pytorch.checkpoint.lines import covering, goes_beside, load_lines
+from dream.adapters.pytorch.data.loader import made_by_the_script
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.tensors import dtype_name
@@ -99,6 +100,13 @@ class UnsavedTraining(Trained):
         if any(id(p) not in weights for p in trained):
             lost.add("the model of some parameters")
         return sorted(lost)
+
+    def within(self, value: Any) -> Mapping[str, Any]:
+        if isinstance(value, nn.Module):
+            return dict(value.named_children())
+        if isinstance(value, DataLoader):
+            return made_by_the_script(value)
+        return {}
 
     def version(self, value: Any) -> int | None:
         tensor = isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)

@@ -61,6 +61,16 @@ def dealt_of(data: Any) -> DealtBatches | DealtStream | None:
     return getattr(data, _NAME, None)
 
 
+def made_by_the_script(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return by name what a loader was given: its data, and what draws and joins its samples."""
+    dealt = dealt_of(loader)
+    source = dealt.source if isinstance(dealt, DealtBatches) else loader.batch_sampler
+    return {
+        "dataset": loader.dataset, "sampler": loader.sampler, "batch_sampler": source,
+        "collate_fn": loader.collate_fn,
+    }  # fmt: skip
+
+
 def state_dict(loader: Any) -> dict[str, Any]:
     """Say where training on this loader stands: plain numbers, the same on every rank and for any
     number of replicas. A batch counts once it is handed out; one in micro-batches with its last."""

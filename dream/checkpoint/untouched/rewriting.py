@@ -27,6 +27,7 @@ _SHOWN = {"tqdm"}
 _TRAINS = re.compile(r"backward|step|train|epoch|fit|learn|update|optimi[sz]e", re.IGNORECASE)
 _OF_MODELS = {"forward", "__call__"}
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -140,7 +141,7 @@ def _here(nodes: Iterable[ast.AST]) -> Iterable[ast.AST]:
     while left:
         node = left.pop()
         yield node
-        if not isinstance(node, _SCOPES):
+        if not isinstance(node, (*_SCOPES, *_COMPREHENSIONS)):
             left += ast.iter_child_nodes(node)
 
 
@@ -151,8 +152,22 @@ def _stored(nodes: Iterable[ast.AST]) -> set[str]:
 
 def _loaded(nodes: Iterable[ast.AST]) -> set[str]:
     """Return those that these read, functions of theirs too."""
-    every = (node for top in nodes for node in ast.walk(top))
-    return {n.id for n in every if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        found |= _loaded(ast.iter_child_nodes(node)) - _bound_by(node)
+    return found
+
+
+def _bound_by(node: ast.AST) -> set[str]:
+    """Return the variables that are a function's or a comprehension's own."""
+    if isinstance(node, _COMPREHENSIONS):
+        return _stored([generator.target for generator in node.generators])
+    if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef):
+        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        return {argument.arg for argument in every}
+    return set()
 
 
 def _shared_by(scope: ast.FunctionDef | None) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dream.checkpoint.checkpointer import Parts
@@ -26,6 +26,11 @@ class Trained(ABC):
     @abstractmethod
     def unnamed(self, parts: Parts) -> list[str]:
         """Return what has trained and is not among these, in words."""
+
+    @abstractmethod
+    def within(self, value: Any) -> Mapping[str, Any]:
+        """Return by name what a script may have made in what is kept otherwise: parts of a model, a
+        loader's data and what draws its order."""
 
     @abstractmethod
     def version(self, value: Any) -> int | None:

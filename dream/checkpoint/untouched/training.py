@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary
 
 from dream._log import logger
-from dream.checkpoint.untouched.variables import Variables, VariablesOfALoop
+from dream.checkpoint.untouched.variables import Variables, VariablesOfALoop, is_of_a_script
 from dream.data import tracked
 from dream.data.position import Track
 
@@ -49,6 +49,7 @@ _ANOTHER = (
     "a job keeps one training by itself, and this is another one of the same loop (in line %d): a "
     "job that is started again trains it from its beginning"
 )
+_FEW = 64
 _passed: set[str] = set()
 """Loops of this process that have begun."""
 _kept: set[str] = set()
@@ -266,14 +267,24 @@ def _place_of(found: CheckpointContent) -> Any:
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Those of the loop's function and of all that has called it, and what objects of the script
-    hold that they call `self`."""
+    """Those of the loop's function and of all that has called it, and what lists, dicts and objects
+    of the script among them hold."""
     while frame is not None:
         for scope in (frame.f_locals, frame.f_globals):
             yield from [*scope.items()]
-            itself = getattr(scope.get("self"), "__dict__", {})
-            yield from ((f"self.{name}", value) for name, value in [*itself.items()])
+            for name, value in [*scope.items()]:
+                yield from ((f"{name}.{inner}", held) for inner, held in _held_by(value))
         frame = frame.f_back
+
+
+def _held_by(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, (list, tuple)):
+        return [*enumerate(value)] if len(value) <= _FEW else []
+    if isinstance(value, dict):
+        return [*value.items()] if len(value) <= _FEW else []
+    return (
+        [*vars(value).items()] if is_of_a_script(type(value)) and hasattr(value, "__dict__") else []
+    )
 
 
 def _first_of(items: Any) -> Any:

@@ -26,8 +26,6 @@ _DEPTH = 3
 _MOST = 1 << 24
 """Bytes of one value, about."""
 _FEW = 1000
-_INNER = "_modules"
-"""Under which torch's modules hold others."""
 _CONTAINERS = (list, dict, set, deque)
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
@@ -112,8 +110,8 @@ class VariablesOfALoop:
             self._in_place(held, value)
             return
         for attribute in attributes[:-1]:
-            held = _parts_of(held)[attribute]
-        parts = _parts_of(held)
+            held = {**vars(held), **self._trained.within(held)}[attribute]
+        parts = vars(held)
         parts[attributes[-1]] = self._in_place(parts.get(attributes[-1]), value)
 
     def _assigned(self, frame: FrameType) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,39 +168,27 @@ class VariablesOfALoop:
     def _within(
         self, path: str, value: Any, seen: set[int], depth: int
     ) -> Iterator[tuple[str, Any]]:
-        parted = isinstance(value, self._parted)
-        if id(value) in seen or (isinstance(value, self._kinds) and not parted):
+        if id(value) in seen:
             return
         seen.add(id(value))
-        if self._changes_in_place(value):
+        kept = isinstance(value, self._kinds)
+        if not kept and self._changes_in_place(value):
             yield path, value
-        elif parted:
-            yield from self._beside_its_state(path, value, seen, depth)
-        elif depth and _is_of_a_script(type(value)):
+            return
+        for name, inner in self._trained.within(value).items():
+            yield from self._within(f"{path}.{name}", inner, seen, depth)
+        if depth and is_of_a_script(type(value)) and (not kept or isinstance(value, self._parted)):
             for attribute, inner in [*getattr(value, "__dict__", {}).items()]:
-                yield from self._of(f"{path}.{attribute}", inner, seen, depth)
+                if not kept or (attribute[0] != "_" and attribute != "training"):
+                    yield from self._of(f"{path}.{attribute}", inner, seen, depth)
 
     def _of(self, path: str, inner: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
         """What an attribute is, or has in it."""
-        if _is_of_a_script(type(inner)) or isinstance(inner, (*_CONTAINERS, *self._parted)):
+        held = isinstance(inner, self._kinds) or is_of_a_script(type(inner))
+        if held or self._changes_in_place(inner):
             yield from self._within(path, inner, seen, depth - 1)
-        elif not isinstance(inner, self._kinds):
+        else:
             yield path, inner
-
-    def _beside_its_state(
-        self, path: str, value: Any, seen: set[int], depth: int
-    ) -> Iterator[tuple[str, Any]]:
-        """What a module of a script holds by itself, and modules in it."""
-        for attribute, inner in [*vars(value).items()]:
-            if attribute == _INNER:
-                for name, module in inner.items():
-                    yield from self._within(f"{path}.{_INNER}.{name}", module, seen, depth)
-            elif attribute[0] != "_" and attribute != "training" and _is_of_a_script(type(value)):
-                yield from self._of(f"{path}.{attribute}", inner, seen, depth)
-
-
-def _parts_of(held: Any) -> Any:
-    return held if isinstance(held, dict) else vars(held)
 
 
 def is_plain(value: Any) -> bool:
@@ -233,7 +219,7 @@ def _bytes(value: Any, so_far: int) -> int:
     return so_far
 
 
-def _is_of_a_script(kind: type[Any]) -> bool:
+def is_of_a_script(kind: type[Any]) -> bool:
     """Whether a class is neither Python's nor an installed package's."""
     return kind.__module__ == "__main__" or _is_own(kind.__module__)
 
