@@ -80,6 +80,7 @@ ROWS: list[Row] = [
     ),
     Row("diffusion", sample=("mirrored",)),
     Row("distillation"),
+    Row("elastic_weights", sample=("mirrored",)),
     Row(
         "embedding_max_norm",
         expect="a parameter is not the same on every rank",
@@ -230,6 +231,11 @@ ROWS: list[Row] = [
         sample=("mirrored",),
     ),
     Row(
+        "memory_bank",
+        expect="into a tensor that it keeps",
+        reason="what is remembered is a rank's own rows",
+    ),
+    Row(
         "mixup",
         expect="torch.randperm in the loop permutes a batch",
         reason="a permutation of the batch mixes samples that ranks do not share",
@@ -315,6 +321,7 @@ ROWS: list[Row] = [
     ),
     Row("sampler_with_replacement"),
     Row("samples_one_by_one"),
+    Row("samples_read_so_far", sample=("mirrored",)),
     Row(
         "scaler_on_cpu",
         logs="is of this rank's rows alone",
@@ -350,6 +357,11 @@ ROWS: list[Row] = [
     Row("smoothed_divergence"),
     Row("speech_ctc"),
     Row(
+        "spread_of_the_batch",
+        expect="of all of a share's rows",
+        reason="a model that looks at its batch as a whole",
+    ),
+    Row(
         "step_within_backward",
         but={"sharded": "whose place shards have taken"},
         reason="its optimizers are found by the parameters that the model had before it was split",
@@ -372,6 +384,11 @@ ROWS: list[Row] = [
         "tasks_counted_unlike",
         logs="near the global one, the same on every rank",
         reason=NEAR,
+    ),
+    Row(
+        "teacher_that_normalises",
+        expect="of all of a share's rows",
+        reason="a model that no backward comes to normalises a share by itself",
     ),
     Row("text_to_text", sample=("horovod",)),
     Row(

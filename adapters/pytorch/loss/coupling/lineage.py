@@ -34,6 +34,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Tried,
     begins_with,
     is_in_place,
+    lays_out,
     origin_of,
     same_values,
     tensors_of,
@@ -70,7 +71,6 @@ _PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter
 """What may take a row, or rows, by number."""
 _ORDERS = {"argsort", "sort"}
 _RUNNING = ("cum", "logcum")
-"""What a row's own hangs on those before it alone in."""
 _ADAPTER = str(Path(__file__).parents[2])
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
@@ -193,8 +193,8 @@ class Lineage(TorchFunctionMode):
     def _left_out(
         self, name: str, made: Any, leaves: list[Any], args: Any, given: Any, *, inside: bool
     ) -> Any:
-        """Of what must not be called twice: gradients by rows are rows, and a normalisation by the
-        batch mixes them, where the module is none that trains."""
+        """Of what must not be called twice: gradients by rows are rows; a normalisation by the
+        batch mixes them where no module that trains does it, as do gradients by how often."""
         assert self._rows is not None
         outs = tensors_of(made)
         if name == "grad":
@@ -204,9 +204,11 @@ class Lineage(TorchFunctionMode):
                     self._put(x, OfRows(self._rows.count, Place(0)))
         elif name == "batch_norm" and not inside:
             training = args[5] if len(args) > 5 else given.get("training", False)
-            if training and any(self._origin(x) is not None for x in leaves):
-                for x in outs:
-                    self._put(x, MixedRows(name, x.detach()))
+            rows = training and any(self._origin(x) is not None for x in leaves)
+            for x in outs if rows else []:
+                self._put(x, MixedRows(name, x.detach()))
+        elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
+            self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
         self._kept.note(name, made, leaves, of_rows=False)
         return made
 
@@ -253,7 +255,7 @@ class Lineage(TorchFunctionMode):
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
                 others = self._has_others(leaves, origins)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
-                never = drawn or large or unsure or name in _ITSELF
+                never = drawn or large or unsure or name in _ITSELF or lays_out(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
                 self._sort_out(name, tried, outs, origins, rows)
         return made
@@ -261,10 +263,8 @@ class Lineage(TorchFunctionMode):
     def _has_others(self, leaves: list[Any], origins: dict[int, Origin]) -> bool:
         """Whether rows are among these whose origin is not known, as behind a normalisation."""
         n = self._rows.count if self._rows is not None else 0
-        return any(
-            id(x) not in origins and not isinstance(x, torch.nn.Parameter) and n in x.shape[:2]
-            for x in leaves
-        )
+        others = (x for x in leaves if id(x) not in origins)
+        return any(n in x.shape[:2] and not isinstance(x, torch.nn.Parameter) for x in others)
 
     def _meet(
         self, name: str, outs: list[torch.Tensor], leaves: list[Any], origins: dict[int, Origin]

@@ -138,7 +138,10 @@ def each_sample_within() -> Trained:
         hot = torch.zeros(len(h), 6)
         hot[torch.arange(len(h)), h.argmax(1)] = 1.0
         hot.scatter_(1, h.argmin(1, keepdim=True), 1.0)
-        return seen.flatten(1) * (h / h.amax(1, keepdim=True).detach().clamp(0.5)) + 0.5 * hot
+        heads = steps.contiguous().view(len(h), -1, 3).reshape(len(h), -1)
+        return (seen.flatten(1) + heads) * (
+            h / h.amax(1, keepdim=True).detach().clamp(0.5)
+        ) + 0.5 * hot
 
     return trained_by(Mixing(mix))
 
