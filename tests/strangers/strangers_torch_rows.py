@@ -80,6 +80,7 @@ ROWS: list[Row] = [
     ),
     Row("diffusion", sample=("mirrored",)),
     Row("distillation"),
+    Row("elastic_weights", sample=("mirrored",)),
     Row(
         "embedding_max_norm",
         expect="a parameter is not the same on every rank",
@@ -154,25 +155,55 @@ ROWS: list[Row] = [
     Row("library_cart_pole", needs=("gymnasium",)),
     Row("library_citations", needs=("torch_geometric",)),
     Row("library_equivariant", needs=("e3nn",)),
-    Row("library_gaussian_process", needs=("gpytorch",)),
+    Row(
+        "library_gaussian_process",
+        but={"sharded": "along their first dim, and a number has none"},
+        reason=SHARDS,
+        needs=("gpytorch",),
+    ),
     Row("library_graphs", needs=("torch_geometric",)),
     Row("library_ignite", needs=("ignite",)),
     Row("library_image_model", needs=("timm",)),
     Row("library_language_model", needs=("transformers", "datasets", "torchmetrics")),
-    Row("library_learner", needs=("fastai",)),
+    Row(
+        "library_learner",
+        but={"sharded": "trains nothing. Use one of torch's"},
+        reason=SHARDS,
+        needs=("fastai",),
+    ),
     Row("library_low_rank", needs=("transformers", "peft", "torchmetrics")),
     Row("library_mapped_table", needs=("datasets",)),
     Row("library_masking_collator", needs=("transformers",)),
-    Row("library_meta", needs=("torchopt",)),
+    Row(
+        "library_meta",
+        but={"sharded": "got mixed torch.Tensor and DTensor"},
+        reason=SHARDS,
+        needs=("torchopt",),
+    ),
     Row(
         "library_metric_learning",
         expect="divides by cannot be told",
         reason="triplets are of all samples of a batch",
         needs=("pytorch_metric_learning",),
     ),
-    Row("library_ode", needs=("torchdiffeq",)),
-    Row("library_ode_field", needs=("torchdiffeq",)),
-    Row("library_operator", needs=("neuralop",)),
+    Row(
+        "library_ode",
+        but={"sharded": "with parameters in shards and ordinary tensors"},
+        reason=SHARDS,
+        needs=("torchdiffeq",),
+    ),
+    Row(
+        "library_ode_field",
+        but={"sharded": "with parameters in shards and ordinary tensors"},
+        reason=SHARDS,
+        needs=("torchdiffeq",),
+    ),
+    Row(
+        "library_operator",
+        but={"sharded": "gathered together must be of one dtype"},
+        reason=SHARDS,
+        needs=("neuralop",),
+    ),
     Row("library_patches", needs=("einops",)),
     Row(
         "library_pictures",
@@ -189,6 +220,7 @@ ROWS: list[Row] = [
     Row(
         "library_pyro",
         expect="was not averaged over the ranks",
+        but={"sharded": "are out of bounds for storage"},
         reason="its parameters lie in a store, in no module",
         needs=("pyro",),
     ),
@@ -199,7 +231,12 @@ ROWS: list[Row] = [
         reason="dice is of a batch's sums",
         needs=("segmentation_models_pytorch",),
     ),
-    Row("library_sharpness", needs=("pytorch_optimizer",)),
+    Row(
+        "library_sharpness",
+        but={"sharded": "does not have a sharding strategy registered"},
+        reason=SHARDS,
+        needs=("pytorch_optimizer",),
+    ),
     Row(
         "library_skorch",
         logs="what the loop itself adds up over an epoch",
@@ -214,6 +251,7 @@ ROWS: list[Row] = [
     Row(
         "library_variational_process",
         expect="of all of a share's rows",
+        but={"sharded": "along their first dim, and a number has none"},
         reason="the posterior is of a batch's points together",
         needs=("gpytorch",),
     ),
@@ -228,6 +266,11 @@ ROWS: list[Row] = [
         but={"sharded": "cannot reduce sparse gradients"},
         reason=SHARDS,
         sample=("mirrored",),
+    ),
+    Row(
+        "memory_bank",
+        expect="into a tensor that it keeps",
+        reason="what is remembered is a rank's own rows",
     ),
     Row(
         "mixup",
@@ -255,6 +298,12 @@ ROWS: list[Row] = [
         "online_normaliser",
         expect="is a buffer that forward changes by this rank's own samples",
         reason="what is counted in a buffer is counted of a rank's own rows",
+    ),
+    Row(
+        "optimizer_of_ones_own",
+        but={"sharded": "trains nothing. Use one of torch's"},
+        reason=SHARDS,
+        sample=("sharded",),
     ),
     Row("own_autograd_function"),
     Row("packed_sequences"),
@@ -315,6 +364,7 @@ ROWS: list[Row] = [
     ),
     Row("sampler_with_replacement"),
     Row("samples_one_by_one"),
+    Row("samples_read_so_far", sample=("mirrored",)),
     Row(
         "scaler_on_cpu",
         logs="is of this rank's rows alone",
@@ -350,6 +400,11 @@ ROWS: list[Row] = [
     Row("smoothed_divergence"),
     Row("speech_ctc"),
     Row(
+        "spread_of_the_batch",
+        expect="of all of a share's rows",
+        reason="a model that looks at its batch as a whole",
+    ),
+    Row(
         "step_within_backward",
         but={"sharded": "whose place shards have taken"},
         reason="its optimizers are found by the parameters that the model had before it was split",
@@ -372,6 +427,11 @@ ROWS: list[Row] = [
         "tasks_counted_unlike",
         logs="near the global one, the same on every rank",
         reason=NEAR,
+    ),
+    Row(
+        "teacher_that_normalises",
+        expect="of all of a share's rows",
+        reason="a model that no backward comes to normalises a share by itself",
     ),
     Row("text_to_text", sample=("horovod",)),
     Row(

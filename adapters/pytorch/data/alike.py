@@ -13,6 +13,8 @@ from dream.adapters.pytorch.randomness.held import held_by, states_of, take_back
 from dream.data.position import chained
 
 _ALL = (True, True, True)
+_DEEP = 3
+"""Datasets that are looked into, each of which takes samples of the next."""
 _GLANCE = 1024
 """Elements of each array that are looked at."""
 
@@ -39,6 +41,18 @@ def digest_of(value: Any, digest: int = 0) -> int:
     return chained(digest, repr(value if known else type(value).__name__).encode())
 
 
+def numbers_of(dataset: Any) -> list[tuple[dict[str, Any], str, float]]:
+    """What a dataset, or that which it takes samples of, has for numbers: its next samples may go
+    by how many it has counted."""
+    found: list[tuple[dict[str, Any], str, float]] = []
+    for _ in range(_DEEP):
+        own = getattr(dataset, "__dict__", {})
+        known = {**vars(type(dataset)), **own}
+        found += [(own, name, x) for name, x in known.items() if type(x) in (int, float)]
+        dataset = getattr(dataset, "dataset", None)
+    return found
+
+
 def digest_of_dataset(loader: DataLoader[Any]) -> int:
     """Return a digest of the length of a loader's data, and of a few samples where they can be
     had: not from a dataset that workers read, which may open its files on first use; and not where
@@ -61,8 +75,8 @@ def digest_of_dataset(loader: DataLoader[Any]) -> int:
 
 
 def _digest_of_sample(data: Any, index: int, held: list[Any]) -> int | None:
-    """Read a sample, and leave the generators as they were. held: the dataset's own."""
-    before, own = states(), states_of(held)
+    """Read a sample, and leave generators and numbers as they were. held: the dataset's own."""
+    before, own, counted = states(), states_of(held), numbers_of(data)
     try:
         return digest_of(data[index])
     except Exception:  # what takes other indices, or fails, does so in the loop as well
@@ -70,3 +84,5 @@ def _digest_of_sample(data: Any, index: int, held: list[Any]) -> int | None:
     finally:
         take(before, _ALL)
         take_back(held, own)
+        for owner, name, value in counted:
+            owner[name] = value

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from dream._log import logger
+from dream.adapters.pytorch.data.alike import numbers_of
 from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.randomness.generators import digests, states, take
 from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
@@ -43,10 +44,12 @@ class Chosen(list[int]):
 @final
 class Fetched(list[Any]):
     """The samples of a batch. cut: those that are this rank's; None for all. before: the state of
-    the generators before they were read, where that is looked at."""
+    the generators before they were read, where that is looked at. counts: whether the dataset has
+    then other numbers of its own than before."""
 
     cut: slice | None = None
     before: Any = None
+    counts = False
 
 
 @final
@@ -115,17 +118,18 @@ class Fetch:
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
-        if not (drew or mixes or varying):
+        if not (drew or mixes or varying or given.counts):
             self._found[0] = _SHARE
             return part
         take(before, _ALL)
         take_back(self.held, own)
         whole = cut_batch(self.collate(list(given)), cut, len(given))
-        if whole is None and not drew:
+        if whole is None and not (drew or given.counts):
             self._found[0] = _SHARE
             return part
         self._found[0] = _WHOLE
         why = "draws random numbers" if drew or mixes else "is padded to the longest"
+        why = "changes a number of the dataset's" if given.counts and not (drew or mixes) else why
         if get_worker_info() is None:
             say(
                 f"a sample of this loader {why} as it is read, so every rank reads the global "
@@ -147,14 +151,15 @@ class _Dataset:
 
     def __getitems__(self, indices: list[int]) -> Fetched:
         own, fetch = self.dream_own, self.dream_fetch
-        before = None
+        before, counted = None, []
         if hasattr(indices, "cut") and fetch.unknown:
             fetch.held = held_by(own, fetch.collate)
-            before = fetch.digests()
+            before, counted = fetch.digests(), numbers_of(own)
         many = getattr(own, "__getitems__", None)
         plain = list(indices)
         samples = Fetched(many(plain) if many else [own[index] for index in plain])
         samples.cut, samples.before = getattr(indices, "cut", None), before
+        samples.counts = any(owner.get(name, x) != x for owner, name, x in counted)
         return samples
 
     def __getitem__(self, index: Any) -> Any:

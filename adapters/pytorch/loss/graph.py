@@ -47,8 +47,24 @@ OF_PARAMETERS = {
     "TriuBackward0", "TrilBackward0", "DiagonalBackward0", "RsqrtBackward0", "TraceBackward0",
     "ReluBackward0", "ClampMinBackward0", "ClampBackward1", "ReciprocalBackward0", "PowBackward1",
     "DotBackward0", "LinalgMatrixExpBackward0", "SoftmaxBackward0", "LogSoftmaxBackward0",
+    "MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0", "Log1PBackward0",
+    "Expm1Backward0", "Log2Backward0", "CoshBackward0", "SinhBackward0", "ErfBackward0",
+    "LgammaBackward0", "SinBackward0", "CosBackward0", "LogSigmoidBackward0", "GeluBackward0",
+    "SiluBackward0", "EluBackward0", "LeakyReluBackward0", "LinalgSvdBackward0",
+    "LinalgEighBackward0", "LinalgInvExBackward0", "LinalgDetBackward0", "LinalgSlogdetBackward0",
+    "LinalgCholeskyExBackward0", "LogsumexpBackward0", "MaxBackward0", "MinBackward0",
+    "MinBackward1", "AmaxBackward0", "AminBackward0", "CumsumBackward0", "ProdBackward0",
+    "StdBackward0", "VarBackward0", "MaximumBackward0", "MinimumBackward0", "WhereBackward0",
+    "MaskedFillBackward0", "UnbindBackward0", "SplitBackward0", "FlipBackward0", "RollBackward0",
+    "CdistBackward0", "PdistBackward0",
 }  # fmt: skip
 """What penalties on parameters are made of: anything else has data in it."""
+BROADCAST = {
+    "MulBackward0", "DivBackward0", *ADD, "ExpandBackward0", "WhereBackward0",
+    "MaskedFillBackward0", "MaximumBackward0", "MinimumBackward0",
+}  # fmt: skip
+"""What may have more rows than what it is made of: those of data."""
+
 SAMPLEWISE = {
     "LogSoftmaxBackward0", "SoftmaxBackward0", "SigmoidBackward0", "LogSigmoidBackward0",
     "TanhBackward0", "ReluBackward0", "ExpBackward0", "LogBackward0",

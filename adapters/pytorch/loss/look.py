@@ -10,7 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
-from dream.adapters.pytorch.private import saved
+from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48
 """Nodes that are looked at between a loss and the outputs it comes from; and within a model that
@@ -58,9 +58,7 @@ class Look:
                     seen.calls.append(found)
                 continue
             after = [each for each, _ in node.next_functions]
-            if name not in graph.OF_PARAMETERS or (
-                name in graph.PRODUCTS and _times_data(node, name)
-            ):
+            if name not in graph.OF_PARAMETERS or self._takes_data(node, name):
                 seen.data = True
             if name == graph.LEAF and not self._is_trained(node.variable):
                 seen.data = True
@@ -77,6 +75,24 @@ class Look:
         if reduced and call is None and seen.calls and skip is not None:
             seen.couples = self._coupling(reduced, seen.calls)
         return seen
+
+    def _takes_data(self, node: Any, name: str) -> bool:
+        """Whether something that is no parameter's comes in here: in a product, or with rows that
+        its operand has not. Weights of a penalty on parameters, by how much each matters, have no
+        rows of their own."""
+        after = graph.operands(node)
+        if name in graph.PRODUCTS and name != "MulBackward0":
+            return any(after is None for after, _ in node.next_functions[-2:])
+        if graph.is_loss(name):
+            return bool(saved(node, "self").shape != saved(node, "target").shape)
+        if name == "CdistBackward0":
+            return len(after) < 2
+        if name not in graph.BROADCAST or len(after) != 1:
+            return False
+        sizes = shape_of(node)
+        rows = {call.share.count for call in self._armed if call.share is not None}
+        more = sizes != shape_of(after[0])
+        return more and any(not each or sizes[0] % each == 0 for each in rows)
 
     def _is_trained(self, leaf: torch.Tensor) -> bool:
         """Whether a leaf is a parameter, be it of no module."""
@@ -96,16 +112,6 @@ class Look:
             elif graph.couples(node, name, rows) and self.below(node, None, FAR).calls:
                 return name
         return ""
-
-
-def _times_data(node: Any, name: str) -> bool:
-    """Whether one side of a product is no parameter's, nor a number."""
-    if name != "MulBackward0":
-        return any(after is None for after, _ in node.next_functions[-2:])
-    if len(graph.operands(node)) == 2:
-        return False
-    other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
-    return isinstance(other, torch.Tensor) and other.numel() != 1
 
 
 def bearers_of(starts: Sequence[Any], armed: Sequence[TrainingCall]) -> list[Bearer]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, final
 from weakref import ref
@@ -24,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
     ChosenRows,
     MixedRows,
@@ -32,6 +34,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Tried,
     begins_with,
     is_in_place,
+    lays_out,
     origin_of,
     same_values,
     tensors_of,
@@ -44,15 +47,19 @@ from dream.data.partition import Share
 
 _MET = "dream.met"
 """A key of a graph node's metadata: what its rows met."""
-_FEWEST = 2
-"""Rows that a share must have."""
+_FEWEST, _SURE = 2, 4
+"""Rows that a share must have; and where half of them must be no single one, with which any others
+could be combined: within a model, or beside others."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
 _LARGE = 1 << 22
 """Elements of a tensor that is taken for made row by row: half of it once more may be too much."""
+_ROUNDED = {torch.float16, torch.bfloat16}
+"""Which half of the rows may be rounded otherwise in."""
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
-_SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace"}
+_SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace", "empty_like", "new_empty",
+          "new_zeros", "new_ones", "new_full"}  # fmt: skip
 _PACKS = {"_pack_padded_sequence", "_pad_packed_sequence"}
 _CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
 _LEFT_OUT = _SIZES | _PACKS | _CHANGES
@@ -63,6 +70,7 @@ _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 _PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
 _ORDERS = {"argsort", "sort"}
+_RUNNING = ("cum", "logcum")
 _ADAPTER = str(Path(__file__).parents[2])
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
@@ -84,6 +92,9 @@ class Lineage(TorchFunctionMode):
         self._inside: TrainingCall | None = None
         self._calls = 0
         self._looked = False
+        self._rows: Rows | None = None
+        self._kept = KeptRows()
+        self._numbers: set[tuple[str, float]] = set()
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -96,8 +107,10 @@ class Lineage(TorchFunctionMode):
             return
         if self._looked:
             self.end()
-        rows = Rows.of(share)
+        self._rows = rows = Rows.of(share)
         for x in tree_leaves(batch):
+            if isinstance(x, torch.Tensor):
+                self._kept.add(x)
             place = _place(x, rows) if isinstance(x, torch.Tensor) else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
@@ -108,7 +121,7 @@ class Lineage(TorchFunctionMode):
 
     def called(self, call: TrainingCall, args: Iterable[object]) -> None:
         """A distributed module is called to train: what its inputs are made of comes into the
-        loss. What it does itself is not looked at until it has returned."""
+        loss, and where it mixes rows itself."""
         if self._follows:
             self._inside = call
             origins = [self._origin(x) for x in tree_leaves(args)]
@@ -121,6 +134,8 @@ class Lineage(TorchFunctionMode):
         """Forget what there is."""
         self._follows = self._looked = False
         self._calls, self._inside = 0, None
+        self._kept.end()
+        self._numbers.clear()
         self._origins.clear()
         self._inputs.clear()
         self._turned.clear()
@@ -147,18 +162,76 @@ class Lineage(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         func = _of_torch(func)
-        if not self._follows or self._is_inside() or _records():
+        if not self._follows or _records():
             return func(*args, **given)
+        inside = self._is_inside()
         name = getattr(func, "__name__", "")
         leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
-        if not origins or name in _LEFT_OUT or _called_by_dream():
-            return func(*args, **given)
+        of_rows = bool(origins) or self._kept.has(leaves)
+        if name in _LEFT_OUT or (name != "detach" and _called_by_dream()):
+            return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
+        if of_rows and not inside and leaves and self._origin(leaves[0]) is None:
+            self._kept.tell_written(name, leaves[0])
+        if not origins:
+            made = func(*args, **given)
+            for x in self._kept.note(name, made, leaves, of_rows=of_rows):
+                self._put(x, MixedRows(name, x.detach()))
+            return made
         self._calls += 1
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        return self._followed(func, name, args, given, leaves, origins)
+        if not inside:
+            self._note_numbers(name, args, given, leaves)
+        made = self._followed(func, name, args, given, leaves, origins, inside=inside)
+        self._kept.note(name, made, leaves, of_rows=True)
+        if inside:
+            self._note_inside(tensors_of(made))
+        return made
+
+    def _left_out(
+        self, name: str, made: Any, leaves: list[Any], args: Any, given: Any, *, inside: bool
+    ) -> Any:
+        """Of what must not be called twice: gradients by rows are rows; a normalisation by the
+        batch mixes them where no module that trains does it, as do gradients by how often."""
+        assert self._rows is not None
+        outs = tensors_of(made)
+        if name == "grad":
+            of = args[1] if len(args) > 1 else given.get("inputs")
+            for x, by in zip(outs, tree_leaves(of), strict=False):
+                if not isinstance(by, torch.nn.Parameter) and x.shape[:1] == (self._rows.count,):
+                    self._put(x, OfRows(self._rows.count, Place(0)))
+        elif name == "batch_norm" and not inside:
+            training = args[5] if len(args) > 5 else given.get("training", False)
+            rows = training and any(self._origin(x) is not None for x in leaves)
+            for x in outs if rows else []:
+                self._put(x, MixedRows(name, x.detach()))
+        elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
+            self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
+        self._kept.note(name, made, leaves, of_rows=False)
+        return made
+
+    def _note_inside(self, outs: list[torch.Tensor]) -> None:
+        """Within a model: rows that are mixed, and trained on."""
+        assert self._rows is not None
+        for x in outs:
+            origin = self._origin(x) if x.requires_grad else None
+            if isinstance(origin, MixedRows) and self._rows.count in x.shape[:2]:
+                self._inputs.append(origin)
+
+    def _note_numbers(self, name: str, args: Any, given: Any, leaves: list[Any]) -> None:
+        """Numbers of Python's that data are combined with: such as were read of a batch differ."""
+        if any(x.requires_grad for x in leaves):
+            return  # a loss's constants are looked at in its graph
+        for each in tree_leaves((args, given)):
+            if type(each) is not float or (name, each) in self._numbers or not isfinite(each):
+                continue
+            if each.is_integer() or (1.0 / each).is_integer():  # a count, or by one
+                continue
+            self._numbers.add((name, each))
+            value = torch.tensor(each, dtype=torch.float64)
+            self._inputs.append(MixedRows(f"a number in {name}", value))
 
     def _is_inside(self) -> bool:
         if self._inside is not None and self._inside.returned:
@@ -167,26 +240,31 @@ class Lineage(TorchFunctionMode):
 
     def _followed(
         self, func: Any, name: str, args: Any, given: Any, leaves: list[Any],
-        origins: dict[int, Origin],
+        origins: dict[int, Origin], *, inside: bool,
     ) -> Any:  # fmt: skip
         before = state()
         made = func(*args, **given)
         drawn = not same(before, state())
         outs = [x for x in tensors_of(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
-        if "out" in given or is_in_place(name):
+        if given.get("out") is not None or is_in_place(name):
             outs = [*outs, *leaves[:1]]
             self._meet(name, outs, leaves, origins)
         elif not self._meet(name, outs, leaves, origins) and outs:
             rows = next(o for o in origins.values() if isinstance(o, OfRows))
             with suppress(Exception):  # a script never fails of being looked at
-                large = any(x.numel() > _LARGE for x in (*leaves, *outs))
-                tried = (
-                    None
-                    if drawn or large or name in _ITSELF
-                    else partial(try_halves, func, args, given)
-                )
+                large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
+                others = self._has_others(leaves, origins)
+                unsure = (others and inside) or (rows.n < _SURE and (others or inside))
+                never = drawn or large or unsure or name in _ITSELF or lays_out(name, args, rows.n)
+                tried = None if never else partial(try_halves, func, args, given)
                 self._sort_out(name, tried, outs, origins, rows)
         return made
+
+    def _has_others(self, leaves: list[Any], origins: dict[int, Origin]) -> bool:
+        """Whether rows are among these whose origin is not known, as behind a normalisation."""
+        n = self._rows.count if self._rows is not None else 0
+        others = (x for x in leaves if id(x) not in origins)
+        return any(n in x.shape[:2] and not isinstance(x, torch.nn.Parameter) for x in others)
 
     def _meet(
         self, name: str, outs: list[torch.Tensor], leaves: list[Any], origins: dict[int, Origin]
@@ -212,8 +290,11 @@ class Lineage(TorchFunctionMode):
         return bool(mixed or chosen)
 
     def _follow_chosen(self, name: str, outs: list[torch.Tensor], count: int) -> None:
-        """By sizes alone: there is no half of them to try."""
+        """By sizes alone: there is no half of them to try. They may come back to their places."""
         for x in outs:
+            if self._rows is not None and x.shape[:1] == (self._rows.count,):
+                self._put(x, OfRows(self._rows.count, Place(0)))
+                continue
             kept = x.dim() and x.shape[0] and x.shape[0] % count == 0
             self._put(x, ChosenRows(x.shape[0]) if kept else MixedRows(name, x.detach()))
 
@@ -240,6 +321,10 @@ class Lineage(TorchFunctionMode):
                 last = tried(origins, last=True)  # such as the largest, which the first half had
                 if last and not same_values(outs[0], last[0]):
                     found = [MixedRows(name, outs[0].detach())]
+            if name.startswith(_RUNNING) and isinstance(found[0], OfRows):
+                last = tried(origins, last=True)  # the first rows know nothing of what follows
+                if last and not same_values(found[0].half(outs[0], last=True), last[0]):
+                    found = [MixedRows(name, x.detach()) for x in outs]
             for x, origin in zip(outs, found, strict=True):
                 if origin is not None:
                     self._put(x, origin)
@@ -311,4 +396,5 @@ def _takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) ->
     if name not in ("__getitem__", "index_select", "take_along_dim", "gather") or len(leaves) != 2:
         return False
     first, second = (origins.get(id(x)) for x in leaves)
-    return isinstance(first, OfRows) and isinstance(second, OfRows) and second.order
+    rows = isinstance(first, OfRows) or (first is None and leaves[0].requires_grad)  # as packed
+    return rows and isinstance(second, OfRows) and second.order

@@ -65,6 +65,13 @@ def is_in_place(name: str) -> bool:
     return name.endswith("_")
 
 
+def lays_out(name: str, args: Any, n: int) -> bool:
+    """Whether a tensor is laid out by the number of its rows, and another size that is worked out:
+    half of it would fit too."""
+    sizes = [x for x in tree_leaves(args[1:]) if type(x) is int]
+    return name in ("view", "reshape") and -1 in sizes and n in sizes
+
+
 def try_halves(
     func: Any, args: Any, given: Any, origins: dict[int, Origin], *, last: bool = False
 ) -> list[torch.Tensor] | None:

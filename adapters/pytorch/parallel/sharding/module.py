@@ -11,6 +11,7 @@ from torch import distributed, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
+from dream._log import logger
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.loss.backward import WeighedBackward
@@ -24,9 +25,12 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     guard_state_dict,
     module_message,
 )
-from dream.adapters.pytorch.private import recomputing, tree_leaves
+from dream.adapters.pytorch.private import recomputing, to_local, tree_leaves, version_of
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
+
+_UNSTEPPED = 3
+"""Backward passes after which somebody has stepped what no optimizer of torch's has."""
 
 
 @final
@@ -98,6 +102,7 @@ class ShardedModule(DistributedModule, Bearer):
         self._number = 0  # of the update that gradients were last gathered for
         self._begins = self._completes = True
         self._waits = self._came = False
+        self._unstepped: tuple[int, list[int]] = (0, [])  # passes since, and versions
 
     @abstractmethod
     def shard(self) -> None:
@@ -216,6 +221,7 @@ class ShardedModule(DistributedModule, Bearer):
         empty = share is not None and share.count == 0
         if self._came:
             self._waits = self._came = False
+            self._tell_unstepped()
         called = self._backward.called(self, share, args, kwargs)
         self._waits = True
 
@@ -235,6 +241,23 @@ class ShardedModule(DistributedModule, Bearer):
             if not leaf.is_leaf:
                 leaf.register_hook(self._backward_came)
         return output
+
+    def _tell_unstepped(self) -> None:
+        """Say once that backward passes come and go, and nothing steps the parts."""
+        passes, before = self._unstepped
+        if passes >= _UNSTEPPED or self._parameters.are_stepped(self.trained):
+            return
+        versions = [version_of(to_local(p)) for p in self.trained]
+        changed = bool(before) and versions != before
+        self._unstepped = (_UNSTEPPED + 1 if changed else passes + 1, versions)
+        if self._unstepped[0] == _UNSTEPPED:
+            logger.info(
+                "nothing has stepped %s in %d backward passes: what is no optimizer of torch's, "
+                "and took the parameters before the model was split, trains nothing. Use one of "
+                "torch's, or 'mirrored'",
+                type(self.module).__name__,
+                _UNSTEPPED,
+            )
 
     def _begin_micro(self, *, begins: bool, completes: bool) -> None:
         """Have the next gradients count to the update that the strategy is at."""

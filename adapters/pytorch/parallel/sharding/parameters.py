@@ -75,6 +75,12 @@ class SplitParameters:
         for optimizer in self._optimizers:
             self._swap(optimizer)
 
+    def are_stepped(self, parameters: list[nn.Parameter]) -> bool:
+        """Whether an optimizer of torch's has one of these."""
+        wanted = {id(p) for p in parameters}
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        return any(id(p) in wanted for group in groups for p in group["params"])
+
     def take(self, optimizer: Optimizer) -> None:
         """Have an optimizer step shards only, from here on."""
         if optimizer not in self._optimizers:

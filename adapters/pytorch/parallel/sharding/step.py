@@ -27,7 +27,16 @@ def starting_anywhere(backward: Callable[..., None]) -> Callable[..., None]:
     def from_any(tensors: Any, *args: Any, **kwargs: Any) -> None:
         starts = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
         with ordinary_gradients(starts):
-            backward(tensors, *args, **kwargs)
+            try:
+                backward(tensors, *args, **kwargs)
+            except RuntimeError as error:
+                if "mixed torch.Tensor and DTensor" not in str(error):
+                    raise
+                raise Unsupported(
+                    "A backward pass computes with parameters in shards and ordinary tensors "
+                    "together, as a function that differentiates by itself does (an adjoint). "
+                    f"Received: {error} Let autograd differentiate it, or use 'mirrored'."
+                ) from error
 
     return from_any
 

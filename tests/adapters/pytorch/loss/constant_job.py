@@ -6,6 +6,7 @@ import sys
 
 import torch
 from constant_scripts import COUPLED, INNOCENT
+from kept_scripts import APART, MIXED, WRITTEN
 from loss_job import difference, lines_of, refused, tell
 
 import dream
@@ -15,7 +16,8 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     with dream.strategy("mirrored") as strategy:
         pass
-    scripts = {**INNOCENT, **{name: script for name, (script, _) in COUPLED.items()}}
+    coupled = {name: script for name, (script, _) in (COUPLED | MIXED).items()}
+    scripts = {**INNOCENT, **APART, **WRITTEN, **coupled}
     for name in names or scripts:
         script = scripts[name]
         plain = script()

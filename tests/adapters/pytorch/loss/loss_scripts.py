@@ -325,6 +325,38 @@ def penalty() -> Trained:
     return loop(mlp(), loss)
 
 
+def penalties_of_many_kinds() -> Trained:
+    """As elastic weights have it: by how much each parameter matters, how far it is from before."""
+    anchor = mlp()
+    model = mlp()
+    pairs = [*zip(model.parameters(), (p.detach() for p in anchor.parameters()), strict=True)]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        far = sum((q.abs() * (p - q) ** 2).sum() for p, q in pairs)
+        far = far + sum(F.mse_loss(p, q, reduction="sum") for p, q in pairs)
+        far = far + sum(torch.log1p(p**2).sum() for p, _ in pairs)
+        far = far + sum(torch.where(q > 0.0, p, 0.0).abs().sum() for p, q in pairs)
+        far = far + sum(p.logsumexp(0).sum() + p.amax(0).sum() for p, _ in pairs)
+        return F.cross_entropy(m(b[0]), b[1]) + 0.01 * far
+
+    return loop(model, loss)
+
+
+def a_part_that_is_compared() -> Trained:
+    """A parameter with a batch's rows is data."""
+
+    class Centre(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.at = nn.Parameter(torch.linspace(-1.0, 1.0, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            far = F.mse_loss(self.at.expand_as(x), x, reduction="sum")
+            return far / len(x) + (self.at - x).square().mean() + (self.at * x).tanh().mean()
+
+    return loop(Centre(), lambda m, b: m(b[0]))
+
+
 def penalty_on_sum() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         value = F.mse_loss(m(b[0]).squeeze(1), b[2], reduction="sum")

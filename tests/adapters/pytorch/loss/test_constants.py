@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from constant_scripts import COUPLED, INNOCENT
+from kept_scripts import APART, MIXED, WRITTEN
 
 from dream.adapters.pytorch.loss.coupling.forms import form_of
 
 JOB = Path(__file__).with_name("constant_job.py")
 COUPLES = ("a constant of the loss", "of all of a share's rows")
+WRITES = "the loop writes what it made of a batch's rows into a"
 Ran = Mapping[str, tuple[float, list[str], str]]
 
 
@@ -32,24 +34,31 @@ def ran(request: pytest.FixtureRequest) -> Ran:
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
-@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.parametrize("name", COUPLED | MIXED)
 def test_a_constant_of_a_batch_is_named_and_refused(ran: Ran, name: str) -> None:
-    apart, said, refused = ran[name]
+    (apart, said, refused), (_, words) = ran[name], (COUPLED | MIXED)[name]
     assert apart > 1e-4  # it is another model
     assert sum(any(map(line.__contains__, COUPLES)) for line in said) == 1
-    assert any(COUPLED[name][1] in line for line in said)
-    assert COUPLED[name][1] in refused
+    assert any(words in line for line in said)
+    assert words in refused
     assert "Received: strict=True" in refused
     assert "all_gather" in refused
 
 
-@pytest.mark.parametrize("name", INNOCENT)
+@pytest.mark.parametrize("name", INNOCENT | APART)
 def test_of_any_other_constant_nothing_is_said(ran: Ran, name: str) -> None:
     apart, said, refused = ran[name]
     if name != "time_first":  # which drops at random
         assert apart < 1e-6
-    assert not any(each in line for line in said for each in COUPLES)
+    assert not any(each in line for line in said for each in (*COUPLES, WRITES))
     assert not refused
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_rows_that_are_written_into_what_stays_are_named(ran: Ran, name: str) -> None:
+    apart, said, _ = ran[name]
+    assert apart > 1e-4
+    assert sum(WRITES in line for line in said) == 1
 
 
 def _drawn(*shape: int) -> torch.Tensor:

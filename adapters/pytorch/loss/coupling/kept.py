@@ -1,0 +1,98 @@
+"""Rows of a batch that outlive it: in a tensor that the loop writes them into, a rank has its own
+alone; and those of earlier batches, where they are joined."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, final
+from weakref import ref
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+
+_JOINS = {"stack", "cat", "concat", "concatenate", "vstack", "hstack"}
+_WRITES = {"__setitem__", "index_copy_", "index_put_", "index_add_", "index_fill_", "scatter_",
+           "scatter_add_", "scatter_reduce_", "masked_scatter_"}  # fmt: skip
+"""What writes some rows of a tensor."""
+_WRITTEN = (
+    "the loop writes what it made of a batch's rows into %s (%s), where each rank then has that of "
+    "its own rows alone: what is read there later is not what one device has. Write those of all "
+    "ranks, by strategy.communicator.all_gather, and their places too"
+)
+
+
+@final
+class Alive:
+    """Tensors that are known as long as they live."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, ref[torch.Tensor]] = {}
+
+    def add(self, x: torch.Tensor) -> None:
+        key = id(x)
+        self._held[key] = ref(x, lambda _: self._held.pop(key, None))
+
+    def take(self, other: Alive) -> None:
+        """Have those of another, which then has none."""
+        for held in [*other._held.values()]:
+            if (x := held()) is not None:
+                self.add(x)
+        other.clear()
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    def __contains__(self, x: torch.Tensor) -> bool:
+        held = self._held.get(id(x))
+        return held is not None and held() is x
+
+
+@final
+class KeptRows:
+    """What is made of the rows of the batch that is trained on, and of those before it."""
+
+    def __init__(self) -> None:
+        self._made, self._new, self._earlier = Alive(), Alive(), Alive()
+        self._told: set[str] = set()
+
+    def add(self, x: torch.Tensor) -> None:
+        """A tensor of the batch."""
+        self._made.add(x)
+
+    def end(self) -> None:
+        """Another batch is to come."""
+        self._earlier.take(self._made)
+        self._new.clear()
+
+    def has(self, leaves: list[torch.Tensor]) -> bool:
+        return any(x in self._made for x in leaves)
+
+    def note(
+        self, name: str, made: Any, leaves: list[torch.Tensor], *, of_rows: bool
+    ) -> list[torch.Tensor]:
+        """Note what is new, and what is of this batch's rows. Returns what joins rows that earlier
+        batches have left, which are a rank's own."""
+        joined = []
+        with suppress(Exception):  # a script never fails of being looked at
+            kept = {x.untyped_storage().data_ptr() for x in leaves if x not in self._new}
+            for x in tensors_of(made):
+                if of_rows:
+                    self._made.add(x)
+                if x.untyped_storage().data_ptr() not in kept:
+                    self._new.add(x)
+                own = name in _JOINS and not x.requires_grad
+                if own and not of_rows and any(each in self._earlier for each in leaves):
+                    joined.append(x)
+        return joined
+
+    def tell_written(self, name: str, target: torch.Tensor) -> None:
+        """Say once where rows are written into what outlives the batch."""
+        if not is_in_place(name) or target in self._made or target in self._new:
+            return
+        trained = isinstance(target, torch.nn.Parameter)
+        where = "a parameter" if trained else "a tensor that it keeps"
+        if (trained or name in _WRITES) and where not in self._told:
+            self._told.add(where)
+            logger.info(_WRITTEN, where, name)

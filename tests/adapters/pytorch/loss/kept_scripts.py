@@ -1,0 +1,161 @@
+"""Rows that are mixed within a model, by a number that was read, or by what earlier batches have
+left; and models that only look like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from constant_scripts import loop
+from loss_scripts import CLASSES, WIDTH, Trained, mlp
+from torch import nn
+
+Mix = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Mixing(nn.Module):
+    """Mixes what its first layer has made."""
+
+    def __init__(self, mix: Mix, wide: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head, self.mix = nn.Linear(WIDTH, 6), nn.Linear(wide, CLASSES), mix
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mix(self.body(x).tanh()))
+
+
+def trained_by(model: nn.Module) -> Trained:
+    return loop(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+
+
+def spread_of_the_batch_within() -> Trained:
+    def mix(h: torch.Tensor) -> torch.Tensor:
+        return torch.cat([h, h.std(0).mean().expand(len(h), 1)], 1)
+
+    return trained_by(Mixing(mix, 7))
+
+
+def attention_over_the_batch() -> Trained:
+    return trained_by(Mixing(lambda h: (h @ h.T).softmax(1) @ h))
+
+
+def capacity_of_experts() -> Trained:
+    """Those that come first."""
+
+    def mix(h: torch.Tensor) -> torch.Tensor:
+        chosen = F.one_hot(h.argmax(1), h.shape[1])
+        place = (chosen.cumsum(0) * chosen).sum(1, keepdim=True)
+        return h * (place < 3)
+
+    return trained_by(Mixing(mix))
+
+
+def largest_taken_off_the_graph() -> Trained:
+    return trained_by(Mixing(lambda h: h / h.abs().max().detach()))
+
+
+def targets_less_a_number_that_was_read() -> Trained:
+    kept = [0.0]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kept[0] = 0.8 * kept[0] + 0.2 * b[2].mean().item()
+        return F.mse_loss(m(b[0]).squeeze(1), b[2] - kept[0])
+
+    return loop(mlp(1), loss)
+
+
+def rows_of_earlier_batches() -> Trained:
+    memory: list[torch.Tensor] = []
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        value = F.cross_entropy(m(b[0]), b[1])
+        if memory:
+            value = value + m(torch.stack(memory[-4:])).square().mean()
+        memory.extend(b[0][:2])
+        return value
+
+    return loop(mlp(), loss)
+
+
+def a_teacher_that_normalises() -> Trained:
+    torch.manual_seed(3)
+    teacher = nn.Sequential(nn.Linear(WIDTH, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES))
+    teacher.requires_grad_(False)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.mse_loss(m(b[0]), teacher(b[0]))
+
+    return loop(mlp(), loss)
+
+
+def table_of_each_sample() -> Trained:
+    """By what is in it, as the data have no numbers."""
+    table = torch.zeros(CLASSES)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        table[b[1]] = each.detach()
+        return each.mean() + 0.1 * (m(b[0]) * table).mean()
+
+    return loop(mlp(), loss)
+
+
+def bias_by_a_batch() -> Trained:
+    model, seen = mlp(), [False]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        if not seen[0]:
+            with torch.no_grad():
+                [*m.parameters()][-1].copy_(torch.bincount(b[1], minlength=CLASSES).float().log1p())
+        seen[0] = True
+        return F.cross_entropy(m(b[0]), b[1])
+
+    return loop(model, loss)
+
+
+def experts_that_rows_are_sent_to() -> Trained:
+    """And written, each to its place, into a tensor of this batch."""
+
+    def mix(h: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(h)
+        for expert in range(2):
+            at = (h[:, 0] > 0.0).eq(bool(expert)).nonzero()[:, 0]
+            out = out.index_add(0, at, h[at] * (expert + 1.0))
+        return out
+
+    return trained_by(Mixing(mix))
+
+
+def each_sample_within() -> Trained:
+    """Attention, and a sum over steps of each sample by itself; drops; a table of ones."""
+
+    def mix(h: torch.Tensor) -> torch.Tensor:
+        steps = h.reshape(len(h), 3, 2).transpose(1, 2)
+        seen = (steps @ steps.transpose(1, 2)).softmax(2) @ steps.cumsum(1)
+        hot = torch.zeros(len(h), 6)
+        hot[torch.arange(len(h)), h.argmax(1)] = 1.0
+        hot.scatter_(1, h.argmin(1, keepdim=True), 1.0)
+        heads = steps.contiguous().view(len(h), -1, 3).reshape(len(h), -1)
+        return (seen.flatten(1) + heads) * (
+            h / h.amax(1, keepdim=True).detach().clamp(0.5)
+        ) + 0.5 * hot
+
+    return trained_by(Mixing(mix))
+
+
+MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
+    "spread_of_the_batch_within": (spread_of_the_batch_within, "rows, by std"),
+    "attention_over_the_batch": (attention_over_the_batch, "rows, by matmul"),
+    "capacity_of_experts": (capacity_of_experts, "rows, by cumsum"),
+    "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
+    "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
+    "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
+    "a_teacher_that_normalises": (a_teacher_that_normalises, "rows, by batch_norm"),
+}
+WRITTEN = {"table_of_each_sample": table_of_each_sample, "bias_by_a_batch": bias_by_a_batch}
+APART = {
+    each.__name__: each for each in (experts_that_rows_are_sent_to, each_sample_within)
+}  # fmt: skip
