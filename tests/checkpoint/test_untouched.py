@@ -24,7 +24,7 @@ KEPT = {
     "steps_without_a_loader": ["steps"],
 }
 REFUSED = {
-    "made_within": "what trains was made within the loop",
+    "made_within": "no variable names its model as the loop begins",
     "memory": "held changes from item to item, and is no plain value",
     "left_early": "an item ends within a pass over a loader",
     "own_generator": "the generator draw trains on beside what can be kept",

@@ -39,7 +39,7 @@ class UnsavedTraining(Trained):
     """Sees what trains. Where no loop has it kept, it tells that nothing is."""
 
     kinds = (
-        nn.Module, Optimizer, LRScheduler, ReduceLROnPlateau, GradScaler, DataLoader,
+        nn.Module, nn.Parameter, Optimizer, LRScheduler, ReduceLROnPlateau, GradScaler, DataLoader,
         torch.Generator, np.random.Generator, np.random.RandomState, random.Random,
     )  # fmt: skip
     parted = (nn.Module,)
@@ -47,7 +47,7 @@ class UnsavedTraining(Trained):
     def __init__(self, *, loops: bool) -> None:
         """loops: whether a loop may have it kept."""
         self.known = settings.checkpoints().folder is None
-        self.updates = 0
+        self.steps = self.updates = 0
         self._loops = loops
         self._stepped: WeakSet[Optimizer] = WeakSet()
         self._first: int | None = None
@@ -67,11 +67,15 @@ class UnsavedTraining(Trained):
 
     def _steps(self, optimizer: Optimizer, *_: Any) -> None:
         self._stepped.add(optimizer)
+        self.steps += 1
         self._first = id(optimizer) if self._first is None else self._first
         self.updates += id(optimizer) == self._first
         if not self.known and not is_under_way():
             self.known = True
             logger.info(UNSAVED, "", load_lines())
+
+    def begin(self) -> None:
+        self._first = None
 
     def named(self, variables: Iterable[tuple[str, Any]]) -> Parts:
         every: dict[int, tuple[str, Any]] = {}

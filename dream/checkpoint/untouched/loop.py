@@ -53,9 +53,9 @@ class CountedLoop:
                     self._training.is_between(index, _frame_of_the_loop())
                 if index >= self._behind:
                     yield item
-            self._training.is_over()
         finally:
             _under_way.remove(place)
+            self._training.is_over()
 
 
 def _frame_of_the_loop() -> FrameType:

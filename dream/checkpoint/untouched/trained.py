@@ -10,13 +10,19 @@ from dream.checkpoint.checkpointer import Parts
 
 
 class Trained(ABC):
-    """updates: steps that optimizers of the block have taken. kinds: of objects that a checkpoint
+    """steps: those that optimizers of the block have taken, all together. updates: those of the
+    first to step in each loop. kinds: of objects that a checkpoint
     keeps by itself, or that `unkept` tells of. parted: those of which it keeps a part, and a
     script's class may hold more."""
 
+    steps: int
     updates: int
     kinds: tuple[type[Any], ...]
     parted: tuple[type[Any], ...]
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A loop begins: whichever optimizer steps next counts its updates."""
 
     @abstractmethod
     def named(self, variables: Iterable[tuple[str, Any]]) -> Parts:

@@ -87,7 +87,7 @@ class UntouchedTraining:
         self._reads_again = False
         self._made: Mapping[Tracked, int] = {}
         self._said: set[str] = set()
-        self._updates = 0
+        self._steps = self._updates = 0
 
     def begins(
         self, place: str, items: Any, frame: FrameType,
@@ -95,7 +95,8 @@ class UntouchedTraining:
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """A loop begins. Return how many items are behind, and what its function assigns."""
         self._place, self._line, self._first = place, frame.f_lineno, _first_of(items)
-        self._updates = self._trained.updates
+        self._trained.begin()
+        self._steps, self._updates = self._trained.steps, self._trained.updates
         self._before, self._made = tracked.read_so_far(), {}
         self._known = named = self._trained.named(_variables(frame))
         self._variables = VariablesOfALoop(frame, *names, self._trained)
@@ -131,7 +132,7 @@ class UntouchedTraining:
                 f"{self._first} now, as where a script goes on by itself"
             )
             return 0, {}
-        kept.go_on(found, _of(named, named.data, told["data"]))
+        kept.go_on(found, _of(named, told["data"]))
         _Steps.made = found.step
         self._begins_to_be_kept()
         own = Variables(told["own"], told["globals"], told["held"])
@@ -146,8 +147,9 @@ class UntouchedTraining:
     def is_between(self, index: int, frame: FrameType) -> None:
         """An item is over, and the next one, of that index, has not begun."""
         trained = self._trained
-        if trained.updates == self._updates or self._over:
+        if trained.steps == self._steps or self._over:
             return
+        self._steps = trained.steps
         _Steps.made += trained.updates - self._updates
         self._updates = trained.updates
         if self._found is not None or self._is_by_hand:
@@ -187,14 +189,13 @@ class UntouchedTraining:
 
     def _now(self, index: int, frame: FrameType) -> tuple[Parts, Mapping[str, Any]] | None:
         """Return all that is to be kept; None where it cannot be, which is said."""
-        named = self._trained.named(_variables(frame))
-        if not named.models:
-            self._stop("no variable names its model")
+        if not self._known.models:
+            self._stop("no variable names its model as the loop begins")
             return None
-        kept = self._checkpoints(named)
+        kept = self._checkpoints(self._known)
         read = {t for t, n in tracked.read_so_far().items() if n > self._before.get(t, 0)}
         loaders = [n for n, each in self._known.data.items() if tracked.found_in(each) in read]
-        parts = _of(named, self._known.data, loaders)
+        parts = _of(self._known, loaders)
         if why := kept.of_any_rank(self._why_not(parts, read, frame)):
             self._stop(why)
             return None
@@ -211,15 +212,7 @@ class UntouchedTraining:
         if self._reads_again:
             return "a loader was made in one item of the loop, and read in another"
         if missing := self._trained.unnamed(named):
-            return f"no variable of the loop names {', '.join(missing)}"
-        made = [
-            name
-            for kind in ("models", "optimizers", "schedulers")
-            for name, each in getattr(named, kind).items()
-            if each is not getattr(self._known, kind).get(name)
-        ]
-        if made:
-            return f"{', '.join(name or 'what trains' for name in made)} was made within the loop"
+            return f"no variable names {', '.join(missing)} as the loop begins"
         if any(isinstance(track, Track) and not track.at_rest for track in read):
             return "an item ends within a pass over a loader"
         if unkept := self._unkept():
@@ -229,8 +222,8 @@ class UntouchedTraining:
         return ""
 
     def is_over(self) -> None:
-        """The loop has ended by itself."""
-        trains = self._trained.updates > self._updates
+        """The loop has ended, or was left."""
+        trains = self._trained.steps > self._steps or self._made
         if trains and not (self._kept or self._over or self._found or self._is_by_hand):
             self._stop("its loop was over before anything could be")
 
@@ -293,10 +286,10 @@ def _first_of(items: Any) -> Any:
     return [counted.start, counted.step] if isinstance(counted, range) else None
 
 
-def _of(named: Parts, loaders: Mapping[str, Any], read: Iterable[str]) -> Parts:
+def _of(named: Parts, read: Iterable[str]) -> Parts:
     from dream.checkpoint.checkpointer import Parts
 
-    kept = {name: loaders[name] for name in read}
+    kept = {name: named.data[name] for name in read}
     alone = next(iter(kept.values())) if len(kept) == 1 else kept or None
     return Parts(named.models, named.optimizers, named.schedulers, alone)
 
