@@ -2,6 +2,7 @@
 
 `content` is what one holds, `storage` how it lies on the disk. `saves` takes what a rank is
 allotted, `background` writes it; `commits` are those in memory.
+`training` are those of one training, `untouched` those of one whose script loads nothing.
 `checkpointer` is what a framework brings, `job` has all ranks find and load one; `layers` and
 `ported` take a model from one framework to the other.
 """

@@ -87,8 +87,9 @@ def test_asked_to_leave_it_goes_on_on_another_number_of_ranks(
 
 @pytest.mark.slow
 def test_what_cannot_be_gone_on_with_is_said_and_not_kept(tmp_path: Path) -> None:
-    ran = run(",".join(REFUSED), tmp_path, 1)
+    ran = run(",".join([*REFUSED, "in_no_counted_loop"]), tmp_path, 1)
     assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("which began without strategy.load:") == 1
     for why in REFUSED.values():
         assert f"keeps nothing of this training, which began without strategy.load ({why})" in (
             ran.stderr

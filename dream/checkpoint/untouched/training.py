@@ -95,7 +95,18 @@ class UntouchedTraining:
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """A loop begins. Return how many items are behind, and what its function assigns."""
         self._place, self._line, self._first = place, frame.f_lineno, _first_of(items)
+        self._over, self._kept = "", False
         self._trained.begin()
+        told = self._trained.known
+        try:
+            return self._began(place, frame, names)
+        finally:
+            self._trained.known = told or self._kept or bool(self._over)
+
+    def _began(
+        self, place: str, frame: FrameType,
+        names: tuple[Iterable[str], Iterable[str], Iterable[str]],
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         self._steps, self._updates = self._trained.steps, self._trained.updates
         self._before, self._made = tracked.read_so_far(), {}
         self._known = named = self._trained.named(_variables(frame))
@@ -185,6 +196,7 @@ class UntouchedTraining:
 
     def _begins_to_be_kept(self) -> None:
         self._found, self._kept = None, True
+        self._trained.known = True
         _kept.add(self._place)
 
     def _now(self, index: int, frame: FrameType) -> tuple[Parts, Mapping[str, Any]] | None:
@@ -233,6 +245,7 @@ class UntouchedTraining:
         else:
             logger.info(UNSAVED, f" ({why})", self._trained.lines())
         self._over = why
+        self._trained.known = True
 
     def _tell_once(self, words: str) -> None:
         if words not in self._said:
