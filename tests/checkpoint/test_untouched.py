@@ -152,7 +152,7 @@ def test_what_one_item_leaves_to_the_next(body: str) -> None:
             super().__init__()
             given.append(told)
 
-    source = f"def f():\n    for i in range(3):\n{lines}\n        train()\n"
+    source = f"def f():\n    bar = range(3)\n    for i in bar:\n{lines}\n        train()\n"
     scope: dict[str, Any] = {rewriting.LOOP: Loop}
     exec(rewriting.compiled(source.encode(), "script"), scope)
     scope["f"]()

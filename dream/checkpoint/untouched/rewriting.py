@@ -37,7 +37,7 @@ def compiled(source: bytes, path: str) -> CodeType:
     declared = {
         name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
     }
-    marked = _Marking(sorted(declared), _training(tree)).visit(tree)
+    marked = _Marking(sorted(declared), _training(tree), _bars(tree)).visit(tree)
     return compile(ast.fix_missing_locations(marked), path, "exec", dont_inherit=True)
 
 
@@ -45,9 +45,10 @@ def compiled(source: bytes, path: str) -> CodeType:
 class _Marking(ast.NodeTransformer):
     """Replaces loops that stand in no other loop of their function or module."""
 
-    def __init__(self, declared: Sequence[str], training: set[str]) -> None:
-        """declared: what functions declare `global`. training: functions in which it trains."""
-        self._declared, self._training = declared, training
+    def __init__(self, declared: Sequence[str], training: set[str], bars: set[str]) -> None:
+        """declared: what functions declare `global`. training: functions in which it trains. bars:
+        variables that are counted items."""
+        self._declared, self._training, self._bars = declared, training, bars
         self._scopes: list[ast.FunctionDef] = []
         self._count = 0
 
@@ -72,7 +73,8 @@ class _Marking(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
-        if not _is_counted(node.iter) or not _called(node.body, self._training):
+        named = isinstance(node.iter, ast.Name) and node.iter.id in self._bars
+        if not (named or _is_counted(node.iter)) or not _called(node.body, self._training):
             return node
         self._count += 1
         scope = self._scopes[-1] if self._scopes else None
@@ -85,6 +87,12 @@ class _Marking(ast.NodeTransformer):
         back = [_set_back(name, hidden) for name in names] if scope else []
         node.iter = _read(hidden)
         return [ast.copy_location(each, node) for each in (made, *back)] + [node]
+
+
+def _bars(tree: ast.Module) -> set[str]:
+    """Return the variables of a script that are set to counted items, as to a bar over them."""
+    made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_counted(n.value)]
+    return {target.id for each in made for target in each.targets if isinstance(target, ast.Name)}
 
 
 def _training(tree: ast.Module) -> set[str]:
