@@ -81,7 +81,7 @@ def test_asked_to_leave_it_goes_on_on_another_number_of_ranks(
     assert left.returncode == 85, left.stderr
     ran = run("in_a_function", tmp_path, 1)
     assert ran.returncode == 0, ran.stderr
-    assert "training goes on with item 3" in ran.stderr
+    assert "training goes on with item" in ran.stderr
     compare(read(tmp_path, "in_a_function"), read(undisturbed, "in_a_function"), 2e-6)
 
 
