@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from dream._errors import Unsupported
 
 _MARK = "!"
@@ -51,7 +49,7 @@ def to_json(value: Any, what: str) -> Any:
     for mark, (of, plain) in _others.items():
         if isinstance(value, of):
             return {mark: to_json(plain(value), what)}
-    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+    if type(value).__name__ == "ndarray" and value.dtype.kind in _NUMBERS:
         told = value.dtype.str, [*value.shape], value.tobytes()
         return {_MARK + "array": to_json(told, what)}
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
@@ -89,6 +87,8 @@ def _dict(items: list[Any]) -> dict[Any, Any]:
 
 
 def _array(told: Any) -> Any:
+    import numpy as np  # whoever only looks at a checkpoint need not have it
+
     kind, shape, whole = from_json(told)
     return np.frombuffer(bytearray(whole), kind).reshape(shape)
 
