@@ -19,6 +19,12 @@ STALL_SECONDS = "600"
 """So long that nobody waits for it: an answer comes before, or is missed."""
 
 
+def left_in_shared_memory() -> set[Path]:
+    """What lies there now, less what launchers of other jobs keep there for a while."""
+    there = Path("/dev/shm").iterdir()
+    return {path for path in there if not path.name.startswith("dream-commits-")}
+
+
 class Job:
     """processes: the ranks', in order."""
 

@@ -17,7 +17,6 @@ from dream.shared_memory import status
 
 pytestmark = pytest.mark.skipif(status().path is None, reason=status().why)
 VICTIMS = Path(__file__).with_name("native_victims.py")
-SHARED = Path("/dev/shm")
 TOLD = {
     "killed": "WorkerFailed: Rank {} is gone",
     "exits": "WorkerFailed: Rank {} is gone",
@@ -27,7 +26,7 @@ TOLD = {
 
 
 def run_victims(trials: int, seed: int) -> None:
-    before = set(SHARED.iterdir())
+    before = native_job.left_in_shared_memory()
     done = subprocess.run(
         [sys.executable, str(VICTIMS), str(trials), str(seed)],
         capture_output=True, text=True, timeout=300 + 20 * trials,
@@ -38,7 +37,7 @@ def run_victims(trials: int, seed: int) -> None:
     for one in found:
         wanted = TOLD[one["fate"]].format(one["victim"])
         assert all(said.startswith(wanted) for said in one["said"]), one
-    assert set(SHARED.iterdir()) == before
+    assert native_job.left_in_shared_memory() == before
 
 
 def test_some_end_at_random_moments() -> None:
