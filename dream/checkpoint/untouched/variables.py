@@ -33,7 +33,7 @@ _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_OWN = str(Path(__file__).resolve().parents[2])
+_OWN = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def is_of_a_script(kind: type[Any]) -> bool:
 @cache
 def _is_own(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
+    if file is None or module.partition(".")[0] == _OWN:
         return False
     where = str(Path(file).resolve())
-    return not where.startswith((*_LIBRARIES, _OWN)) and "site-packages" not in where
+    return not where.startswith(_LIBRARIES) and "site-packages" not in where
