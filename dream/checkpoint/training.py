@@ -152,6 +152,7 @@ class TrainingCheckpoints:
 
     def unkept(self, parts: Parts) -> Callable[[], list[str]]:
         """Return what names that which trains on beside these from now on."""
+        self._read = tracked.read_so_far()
         return self._held(parts.first_model).unkept(parts)
 
     def of_any_rank(self, why: str) -> str:

@@ -9,7 +9,8 @@ import random
 import signal
 import sys
 import time
-from collections import deque
+from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,64 +201,54 @@ def of_an_object() -> Any:
     return state(trainer.model), trainer.losses, trainer.best
 
 
-@script
-def made_within() -> Any:
-    """Each item begins with a model of its own."""
-    found = []
-    for _ in range(3):
-        model, data = net(), loader()
-        found.append(epoch_of(model, torch.optim.SGD(model.parameters(), lr=0.1), data))
-    return found
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self) -> None:
+        self.rate = 0.1
 
 
 @script
-def memory() -> Any:
-    """Trains on what it has collected, of objects that nobody knows."""
-    model, held = net(), deque(maxlen=9)
+def in_many_places() -> Any:
+    """What is counted stands where scripts have it: the next item goes by all of it."""
+    model, data = net(), loader()
+    model.train()
+    for parameter in model[0].parameters():
+        parameter.requires_grad = False
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = loader()
-    for _ in range(4):
-        held.append(lambda: 0)
-        epoch_of(model, optimizer, data)
-    return state(model)
-
-
-@script
-def left_early() -> Any:
-    """Passes that are left before their end."""
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = loader()
-    for _ in range(4):
+    options, every = Namespace(rate=0.1), {"slotted": [Slotted()], "log": []}
+    before = np.zeros(2)
+    last = first = before
+    by_name: defaultdict[str, list[float]] = defaultdict(list)
+    for epoch in range(5):
+        if epoch == 1:
+            for parameter in model[0].parameters():
+                parameter.requires_grad = True
         for x, y in data:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
             stepped()
-            break
-    return state(model)
-
-
-@script
-def own_generator() -> Any:
-    """Draws by a generator that no checkpoint has."""
-    model, draw = net(), np.random.default_rng(3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = loader()
-    for _ in range(4):
+        options.rate *= 0.9
+        every["slotted"][0].rate *= 0.9
+        every["log"].append(epoch)
+        last = last + 1
+        by_name[f"odd {epoch % 2}"].append(options.rate)
         for group in optimizer.param_groups:
-            group["lr"] = draw.uniform(0.01, 0.1)
-        epoch_of(model, optimizer, data)
-    return state(model)
-
-
-@script
-def one_item() -> Any:
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(1):
-        epoch_of(model, optimizer, loader())
-    return state(model)
+            group["lr"] = options.rate * every["slotted"][0].rate
+        if epoch == 1:
+            model.eval()
+        if epoch > 2:
+            continue
+        accuracy = epoch
+    ended = (
+        options.rate,
+        every["slotted"][0].rate,
+        every["log"],
+        accuracy,
+        by_name["no"],
+    )
+    return state(model), ended, by_name, last.tolist(), first.tolist(), before.tolist()
 
 
 @script
@@ -324,6 +315,10 @@ def run(name: str) -> None:
             (FOLDER / name).write_text(json.dumps([ended, drawn, best_of_all, steps]))
 
 
-if __name__ == "__main__":
+def main() -> None:
     for name in NAMES:
         run(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any, final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class UnsavedTraining(Trained):
         torch.Generator, np.random.Generator, np.random.RandomState, random.Random,
     )  # fmt: skip
     parted = (nn.Module,)
+    bare = nn.Module()
 
     def __init__(self, *, loops: bool) -> None:
         """loops: whether a loop may have it kept."""
@@ -50,6 +51,7 @@ class UnsavedTraining(Trained):
         self.steps = self.updates = 0
         self._loops = loops
         self._stepped: WeakSet[Optimizer] = WeakSet()
+        self._grads: WeakKeyDictionary[Optimizer, tuple[nn.Parameter, Any]] = WeakKeyDictionary()
         self._first: int | None = None
         self._hook: RemovableHandle | None = None
 
@@ -68,6 +70,9 @@ class UnsavedTraining(Trained):
     def _steps(self, optimizer: Optimizer, *_: Any) -> None:
         self._stepped.add(optimizer)
         self.steps += 1
+        stepped = next((p for p in parameters_of(optimizer) if p.grad is not None), None)
+        if stepped is not None:
+            self._grads[optimizer] = stepped, ref(stepped.grad)
         self._first = id(optimizer) if self._first is None else self._first
         self.updates += id(optimizer) == self._first
         if not self.known and not is_under_way():
@@ -105,6 +110,31 @@ class UnsavedTraining(Trained):
             lost.add("the model of some parameters")
         return sorted(lost)
 
+    def left_over(self, parts: Parts) -> bool:
+        stepped = (self._grads.get(each) for each in parts.optimizers.values())
+        return any(p.grad is not None and p.grad is not own() for p, own in filter(None, stepped))
+
+    def form(self, parts: Parts) -> Any:
+        optimizers = parts.optimizers.values()
+        return (
+            [[name for name, _ in _named(model)] for model in parts.models.values()],
+            [[len(group["params"]) for group in each.param_groups] for each in optimizers],
+        )
+
+    def modes(self, parts: Parts) -> list[Any]:
+        models = parts.models.values()
+        return [
+            [[each.training for each in model.modules()] for model in models],
+            [[p.requires_grad for p in model.parameters()] for model in models],
+        ]
+
+    def set_modes(self, parts: Parts, modes: list[Any]) -> None:
+        for model, training, trained in zip(parts.models.values(), *modes, strict=True):
+            for module, mode in zip(model.modules(), training, strict=True):
+                module.training = mode
+            for parameter, grad in zip(model.parameters(), trained, strict=True):
+                parameter.requires_grad_(grad)
+
     def within(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, nn.Module):
             return dict(value.named_children())
@@ -126,6 +156,10 @@ class UnsavedTraining(Trained):
 
     def lines(self) -> str:
         return load_lines()
+
+
+def _named(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
 
 
 def _tensors(model: nn.Module) -> set[int]:

@@ -76,6 +76,8 @@ class _Marking(ast.NodeTransformer):
         named = isinstance(node.iter, ast.Name) and node.iter.id in self._bars
         if not (named or _is_counted(node.iter)) or not _called(node.body, self._training):
             return node
+        if any(isinstance(each, ast.Global | ast.Nonlocal) for each in _here(node.body)):
+            return node  # may not stand behind what sets the variables back
         self._count += 1
         scope = self._scopes[-1] if self._scopes else None
         hidden = f"{LOOP}{self._count}"
@@ -199,6 +201,7 @@ class _Flow:
     def __init__(self, names: set[str]) -> None:
         self.names = names
         self.carried: set[str] = set()
+        self._inner = 0
 
     def through(self, body: Iterable[ast.stmt], known: set[str]) -> set[str]:
         """Go through statements; return what is set for sure at their end. known: what is before
@@ -217,18 +220,23 @@ class _Flow:
                 self.through(case.body, known)
             return known
         if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                self.through(handler.body, known)
-            return self.through((*node.body, *node.orelse, *node.finalbody), known)
+            ends = [self.through(handler.body, known) for handler in node.handlers]
+            after = self.through((*node.body, *node.orelse), known).intersection(*ends)
+            return self.through(node.finalbody, after)
         if isinstance(node, ast.With):
             self._reads([item.context_expr for item in node.items], known)
             kept = [item.optional_vars for item in node.items if item.optional_vars is not None]
             return self.through(node.body, known | _stored(kept))
         if isinstance(node, _LOOPS):
             return self._past_loop(node, known)
+        if isinstance(node, ast.Continue | ast.Break) and not self._inner:
+            self.carried |= self.names - known
+            return self.names  # nothing follows
         targets = [node.target] if isinstance(node, ast.AugAssign) else []
         self._reads([node], known)
         self._found(_stored(targets), known)
+        if isinstance(node, ast.Return | ast.Raise):
+            return self.names
         own = {node.name} if isinstance(node, _SCOPES) else set()
         return known | _stored([node]) | own
 
@@ -238,7 +246,10 @@ class _Flow:
         else:
             self._reads([node.iter], known)
             known = known | _stored([node.target])
-        return self.through((*node.body, *node.orelse), known)
+        self._inner += 1
+        known = self.through(node.body, known)
+        self._inner -= 1
+        return self.through(node.orelse, known)
 
     def _reads(self, nodes: Iterable[ast.AST], known: set[str]) -> None:
         self._found(_loaded(nodes), known)

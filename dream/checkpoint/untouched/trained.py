@@ -13,13 +13,15 @@ class Trained(ABC):
     """known: whether it has been said, or need not be, that nothing is kept. steps: those that
     optimizers of the block have taken, all together. updates: those of the first to step in each
     loop. kinds: of objects that a checkpoint keeps by itself, or that `unkept` tells of. parted:
-    those of which it keeps a part, and a script's class may hold more."""
+    those of which it keeps a part, and a script's class may hold more. bare: one of those without
+    any script's attributes."""
 
     known: bool
     steps: int
     updates: int
     kinds: tuple[type[Any], ...]
     parted: tuple[type[Any], ...]
+    bare: object
 
     @abstractmethod
     def begin(self) -> None:
@@ -38,6 +40,22 @@ class Trained(ABC):
     def within(self, value: Any) -> Mapping[str, Any]:
         """Return by name what a script may have made in what is kept otherwise: parts of a model, a
         loader's data and what draws its order."""
+
+    @abstractmethod
+    def left_over(self, parts: Parts) -> bool:
+        """Whether gradients came after their optimizer's last step, and were not of that one."""
+
+    @abstractmethod
+    def form(self, parts: Parts) -> Any:
+        """Return in plain values what parts models and optimizers have."""
+
+    @abstractmethod
+    def modes(self, parts: Parts) -> list[Any]:
+        """Return which layers train, and which parameters are trained."""
+
+    @abstractmethod
+    def set_modes(self, parts: Parts, modes: list[Any]) -> None:
+        """Set them again."""
 
     @abstractmethod
     def version(self, value: Any) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from copy import deepcopy
 from types import FrameType
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary
@@ -111,6 +111,7 @@ class UntouchedTraining:
         self._before, self._made = tracked.read_so_far(), {}
         self._known = named = self._trained.named(_variables(frame))
         self._variables = VariablesOfALoop(frame, *names, self._trained)
+        self._form = self._trained.form(named)
         if not named.models:
             return 0, {}
         kept = self._checkpoints(named)
@@ -146,7 +147,8 @@ class UntouchedTraining:
         kept.go_on(found, _of(named, told["data"]))
         _Steps.made = found.step
         self._begins_to_be_kept()
-        own = Variables(told["own"], told["globals"], told["held"])
+        self._trained.set_modes(named, told["modes"])
+        own = Variables(told["own"], told["globals"], told["held"], told["anew"])
         values = self._variables.set_again(frame, own)
         names = ", ".join(sorted({*own.own, *own.globals, *own.held}))
         logger.info(
@@ -211,12 +213,12 @@ class UntouchedTraining:
         if why := kept.of_any_rank(self._why_not(parts, read, frame)):
             self._stop(why)
             return None
-        now = asdict(self._variables.read(frame))
+        now = deepcopy(vars(self._variables.read(frame)))
         del now["changed"]
         if apart := kept.apart(_digests(now)):
             self._tell_once(_APART % ", ".join(apart))
         where = {"place": self._place, "first": self._first, "behind": index, "data": loaders}
-        return parts, {LOOP: {**where, **now}}
+        return parts, {LOOP: {**where, **now, "modes": self._trained.modes(parts)}}
 
     def _why_not(self, named: Parts, read: Collection[Tracked], frame: FrameType) -> str:
         """Return what cannot be gone on with, in words; nothing where all can. read: where loaders
@@ -227,6 +229,10 @@ class UntouchedTraining:
             return f"no variable names {', '.join(missing)} as the loop begins"
         if any(isinstance(track, Track) and not track.at_rest for track in read):
             return "an item ends within a pass over a loader"
+        if self._trained.form(named) != self._form:
+            return "a model or an optimizer has other parts than as the loop began"
+        if self._trained.left_over(named):
+            return "gradients of one item are left to the next"
         if unkept := self._unkept():
             return f"{', '.join(unkept)} trains on beside what can be kept"
         if changed := self._variables.read(frame).changed:
@@ -308,5 +314,6 @@ def _of(named: Parts, read: Iterable[str]) -> Parts:
 
 
 def _digests(now: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    every = {name: value for kind in now.values() for name, value in kind.items()}
+    kinds = [now["own"], now["globals"], now["held"]]
+    every = {name: value for kind in kinds for name, value in kind.items()}
     return {name: zlib.crc32(repr(value).encode()) for name, value in every.items()}

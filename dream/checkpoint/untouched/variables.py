@@ -7,12 +7,13 @@ import json
 import sys
 import sysconfig
 import zlib
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, final
 
 import numpy as np
@@ -27,25 +28,28 @@ _MOST = 1 << 24
 """Bytes of one value, about."""
 _FEW = 1000
 _CONTAINERS = (list, dict, set, deque)
+_SPACES = (Namespace, SimpleNamespace)
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_OWN = str(Path(__file__).resolve().parents[2])
+_OWN = __name__.partition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variables:
     """Those that a loop sees.
 
     own: of the loop's function, which one item may leave to the next. globals: of the script, which
     its functions assign. held: by path, what is changed in place: containers, and attributes of
-    objects of the script's own classes. changed: those that are not plain, and not what they were.
+    objects of the script's own classes. anew: those of all these that are other objects than as the
+    loop began. changed: those that are not plain, and not what they were.
     """
 
     own: Mapping[str, Any] = field(default_factory=dict)
     globals: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[str, Any] = field(default_factory=dict)
+    anew: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
 
@@ -62,7 +66,9 @@ class VariablesOfALoop:
         self._names, self._carried, self._declared = set(names), set(carried), set(declared)
         self._kinds, self._parted, self._trained = trained.kinds, trained.parted, trained
         self._there = {*frame.f_locals, *frame.f_globals}
-        self._first = self._stamps(frame)
+        self._were = self._all(frame)  # held, so that no other object gets the number of one
+        self._inner = [*map(_elements, self._were.values())]
+        self._first = {path: self._stamp(value) for path, value in self._were.items()}
 
     def read(self, frame: FrameType) -> Variables:
         """Return what is to be kept now."""
@@ -72,10 +78,8 @@ class VariablesOfALoop:
         odd = [
             name
             for name, value in (*own.items(), *in_globals.items())
-            if not is_plain(value)
-            and self._first.get(name) != self._stamp(value)
-            and not isinstance(value, self._kinds)
-        ]  # fmt: skip
+            if not is_plain(value) and self._first.get(name) != self._stamp(value)
+        ]
         kept = {*plain, *plain_globals}
         held: dict[str, Any] = {}
         for path, value in self._cells(frame):
@@ -85,44 +89,53 @@ class VariablesOfALoop:
                 continue
             if is_plain(value) and root in self._there:
                 held[path] = value
-            elif not isinstance(value, self._kinds):
+            else:
                 odd.append(path)
-        return Variables(plain, plain_globals, held, tuple(dict.fromkeys(odd)))
+        every = held | plain_globals | plain
+        anew = [n for n, x in every.items() if self._is_anew(n, x)]
+        return Variables(plain, plain_globals, held, tuple(anew), tuple(dict.fromkeys(odd)))
+
+    def _is_anew(self, path: str, value: Any) -> bool:
+        return self._changes_in_place(value) and self._were.get(path) is not value
 
     def set_again(self, frame: FrameType, kept: Variables) -> dict[str, Any]:
         """Set what is changed in place, and globals; return what the loop's function has to assign
         by itself."""
+        self._anew = {*kept.anew}
         for path, value in kept.held.items():
             self._set(frame, path, value)
+        here, shared = frame.f_locals, frame.f_globals
         for name, value in kept.globals.items():
-            frame.f_globals[name] = self._in_place(frame.f_globals.get(name), value)
-        if frame.f_locals is frame.f_globals:
-            for name, value in kept.own.items():
-                frame.f_globals[name] = self._in_place(frame.f_globals.get(name), value)
-            return {}
-        here = frame.f_locals
-        return {name: self._in_place(here.get(name), value) for name, value in kept.own.items()}
+            shared[name] = self._as_it_was(name, shared.get(name), value)
+        own = {n: self._as_it_was(n, here.get(n), value) for n, value in kept.own.items()}
+        if here is not shared:
+            return own
+        shared.update(own)
+        return {}
+
+    def _as_it_was(self, path: str, before: Any, value: Any) -> Any:
+        return value if path in self._anew else self._in_place(before, value)
 
     def _set(self, frame: FrameType, path: str, value: Any) -> None:
         name, *attributes = path.split(".")
-        held = frame.f_locals[name] if name in frame.f_locals else frame.f_globals[name]
+        every = frame.f_globals | frame.f_locals
         if not attributes:
-            self._in_place(held, value)
+            self._in_place(every[name], value)
             return
+        held = every[name]
         for attribute in attributes[:-1]:
-            held = {**vars(held), **self._trained.within(held)}[attribute]
-        parts = vars(held)
-        parts[attributes[-1]] = self._in_place(parts.get(attributes[-1]), value)
+            held = {**_parts(held), **self._trained.within(held)}[attribute]
+        before = _parts(held).get(attributes[-1])
+        _put(held, attributes[-1], self._as_it_was(path, before, value))
 
     def _assigned(self, frame: FrameType) -> tuple[dict[str, Any], dict[str, Any]]:
         own = {name: x for name, x in frame.f_locals.items() if name in self._carried}
         shared = {name: x for name, x in frame.f_globals.items() if name in self._declared}
         return own, shared
 
-    def _stamps(self, frame: FrameType) -> dict[str, Any]:
+    def _all(self, frame: FrameType) -> dict[str, Any]:
         own, shared = self._assigned(frame)
-        cells = dict(self._cells(frame))
-        return {path: self._stamp(value) for path, value in (shared | own | cells).items()}
+        return shared | own | dict(self._cells(frame))
 
     def _cells(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """What can be changed in place, by path from a variable of the function or the script."""
@@ -144,8 +157,7 @@ class VariablesOfALoop:
         if text is not None:
             return text
         if isinstance(value, _CONTAINERS):
-            items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-            return len(value), [id(each) for each, _ in zip(items, range(_FEW), strict=False)]
+            return len(value), [*map(id, _elements(value))]
         return id(value)
 
     def _in_place(self, before: Any, value: Any) -> Any:
@@ -174,18 +186,21 @@ class VariablesOfALoop:
         kept = isinstance(value, self._kinds)
         if not kept and self._changes_in_place(value):
             yield path, value
-            return
+            if not isinstance(value, _CONTAINERS) or is_plain(value):
+                return
         for name, inner in self._trained.within(value).items():
             yield from self._within(f"{path}.{name}", inner, seen, depth)
-        if depth and is_of_a_script(type(value)) and (not kept or isinstance(value, self._parted)):
-            for attribute, inner in [*getattr(value, "__dict__", {}).items()]:
-                if not kept or (attribute[0] != "_" and attribute != "training"):
+        if depth and _is_walked(value) and (not kept or isinstance(value, self._parted)):
+            for attribute, inner in [*_parts(value).items()]:
+                if not (kept and hasattr(self._trained.bare, attribute)):
                     yield from self._of(f"{path}.{attribute}", inner, seen, depth)
 
     def _of(self, path: str, inner: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
         """What an attribute is, or has in it."""
-        held = isinstance(inner, self._kinds) or is_of_a_script(type(inner))
-        if held or self._changes_in_place(inner):
+        kept = isinstance(inner, self._kinds)
+        if kept:
+            yield path, inner
+        if kept or _is_walked(inner) or self._changes_in_place(inner):
             yield from self._within(path, inner, seen, depth - 1)
         else:
             yield path, inner
@@ -211,12 +226,47 @@ def _bytes(value: Any, so_far: int) -> int:
     if isinstance(value, str | bytes):
         return so_far + len(value)
     if not isinstance(value, _CONTAINERS):
-        return so_far + getattr(value, "nbytes", 1)
+        size = getattr(value, "nbytes", 1)
+        return so_far + (size if isinstance(size, int) else 1)
     for each in value.values() if isinstance(value, Mapping) else value:
         so_far = _bytes(each, so_far)
         if so_far > _MOST:
             break
     return so_far
+
+
+def _elements(value: Any) -> list[Any]:
+    if not isinstance(value, _CONTAINERS):
+        return []
+    items: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+    return [each for each, _ in zip(items, range(_FEW), strict=False)]
+
+
+def _is_walked(value: Any) -> bool:
+    """Whether it may have state of a script's in it."""
+    return isinstance(value, (*_SPACES, *_CONTAINERS, tuple)) or is_of_a_script(type(value))
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return by name what it has in it."""
+    if isinstance(value, (*_CONTAINERS, tuple)):
+        if len(value) > _FEW:
+            return {}
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        return {
+            str(key).replace(".", ":"): x
+            for key, x in items
+            if _is_walked(x) or hasattr(x, "dtype")
+        }
+    slots = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
+    named = {n: getattr(value, n) for n in slots if hasattr(value, n)}
+    named |= getattr(value, "__dict__", {})
+    return {n: x for n, x in named.items() if not n.startswith("__")}
+
+
+def _put(whole: Any, name: str, value: Any) -> None:
+    if not isinstance(whole, (*_CONTAINERS, tuple)):  # what they hold is as it was
+        object.__setattr__(whole, name, value)
 
 
 def is_of_a_script(kind: type[Any]) -> bool:
@@ -227,7 +277,7 @@ def is_of_a_script(kind: type[Any]) -> bool:
 @cache
 def _is_own(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
+    if file is None or module.partition(".")[0] == _OWN:
         return False
     where = str(Path(file).resolve())
-    return not where.startswith((*_LIBRARIES, _OWN)) and "site-packages" not in where
+    return not where.startswith(_LIBRARIES) and "site-packages" not in where
