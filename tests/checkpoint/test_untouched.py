@@ -23,7 +23,7 @@ KEPT = {
     "two_optimizers": ["sums"],
     "of_an_object": ["self.losses", "self.model.0.called"],
     "steps_without_a_loader": ["steps"],
-    "in_many_places": ["options.rate", "every.slotted.0.rate"],
+    "in_many_places": ["count.count", "options.rate", "every.slotted.0.rate", "Counted.seen"],
 }
 REFUSED = {
     "made_within": "no variable names its model as the loop begins",
@@ -31,8 +31,11 @@ REFUSED = {
     "left_early": "an item ends within a pass over a loader",
     "best_model": "best changes from item to item, and is no plain value",
     "another_optimizer": "optimizer changes from item to item, and is no plain value",
+    "weights_not_copied": "best (held twice) changes from item to item, and is no plain value",
+    "one_list_twice": "history (held twice) changes from item to item, and is no plain value",
     "group_added": "a model or an optimizer has other parts than as the loop began",
     "gradients_left": "gradients of one item are left to the next",
+    "rates_in_turn": "rates changes from item to item, and is no plain value",
     "own_generator": "the generator draw trains on beside what can be kept",
     "one_item": "its loop was over before anything could be",
 }

@@ -208,6 +208,21 @@ class Slotted:
         self.rate = 0.1
 
 
+class Counted:
+    seen = 0
+
+
+def counter() -> Callable[[], int]:
+    count = 0
+
+    def more() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return more
+
+
 @script
 def in_many_places() -> Any:
     """What is counted stands where scripts have it: the next item goes by all of it."""
@@ -216,7 +231,7 @@ def in_many_places() -> Any:
     for parameter in model[0].parameters():
         parameter.requires_grad = False
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options, every = Namespace(rate=0.1), {"slotted": [Slotted()], "log": []}
+    count, options, every = counter(), Namespace(rate=0.1), {"slotted": [Slotted()], "log": []}
     before = np.zeros(2)
     last = first = before
     by_name: defaultdict[str, list[float]] = defaultdict(list)
@@ -229,13 +244,14 @@ def in_many_places() -> Any:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
             stepped()
+        Counted.seen += 1
         options.rate *= 0.9
         every["slotted"][0].rate *= 0.9
         every["log"].append(epoch)
         last = last + 1
         by_name[f"odd {epoch % 2}"].append(options.rate)
         for group in optimizer.param_groups:
-            group["lr"] = options.rate * every["slotted"][0].rate
+            group["lr"] = options.rate * every["slotted"][0].rate / (Counted.seen + count())
         if epoch == 1:
             model.eval()
         if epoch > 2:
@@ -243,6 +259,8 @@ def in_many_places() -> Any:
         accuracy = epoch
     ended = (
         options.rate,
+        Counted.seen,
+        count(),
         every["slotted"][0].rate,
         every["log"],
         accuracy,

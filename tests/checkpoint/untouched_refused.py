@@ -4,6 +4,7 @@ their own folder."""
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import deque
 from typing import Any
 
@@ -80,6 +81,27 @@ def another_optimizer() -> Any:
 
 
 @script
+def weights_not_copied() -> Any:
+    model, optimizer, data = parts()
+    best = {}
+    for epoch in range(4):
+        epoch_of(model, optimizer, data)
+        if epoch == 0:
+            best = model.state_dict()
+    return state(model), len(best)
+
+
+@script
+def one_list_twice() -> Any:
+    model, optimizer, data = parts()
+    losses: list[float] = []
+    history = {"losses": losses}
+    for _ in range(4):
+        losses.append(epoch_of(model, optimizer, data))
+    return state(model), history
+
+
+@script
 def group_added() -> Any:
     model, data = net(), loader()
     optimizer = torch.optim.SGD(model[4].parameters(), lr=0.1)
@@ -99,6 +121,16 @@ def gradients_left() -> Any:
             if index % 4 == 3:
                 optimizer.step()
                 optimizer.zero_grad()
+    return state(model)
+
+
+@script
+def rates_in_turn() -> Any:
+    model, optimizer, data = parts()
+    rates = itertools.cycle([0.1, 0.03, 0.01])
+    for _ in range(4):
+        optimizer.param_groups[0]["lr"] = next(rates)
+        epoch_of(model, optimizer, data)
     return state(model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -23,7 +23,7 @@ from dream._strategy import current
 from dream.adapters.pytorch.checkpoint.lines import covering, goes_beside, load_lines
 from dream.adapters.pytorch.data.loader import made_by_the_script
 from dream.adapters.pytorch.optimizer import parameters_of
-from dream.adapters.pytorch.private import version_of
+from dream.adapters.pytorch.private import to_local, version_of
 from dream.adapters.pytorch.tensors import dtype_name
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.storage.words import keep_too
@@ -51,6 +51,7 @@ class UnsavedTraining(Trained):
         self.steps = self.updates = 0
         self._loops = loops
         self._stepped: WeakSet[Optimizer] = WeakSet()
+        self._models: list[nn.Module] = []
         self._grads: WeakKeyDictionary[Optimizer, tuple[nn.Parameter, Any]] = WeakKeyDictionary()
         self._first: int | None = None
         self._hook: RemovableHandle | None = None
@@ -94,8 +95,10 @@ class UnsavedTraining(Trained):
         optimizers = {name: x for name, x in named.items() if isinstance(x, Optimizer)}
         steps = {id(each) for each in optimizers.values()}
         states = {name: _tensors(x) for name, x in named.items() if isinstance(x, nn.Module)}
+        models = _alone({name: named[name] for name in covering(states)})
+        self._models = [*models.values()]
         return Parts(
-            _alone({name: named[name] for name in covering(states)}),
+            models,
             _alone(optimizers),
             _alone({name: x for name, x in named.items() if goes_beside(x, steps)}),
             {name: x for name, x in named.items() if tracked.found_in(x) is not None},
@@ -135,6 +138,10 @@ class UnsavedTraining(Trained):
             for parameter, grad in zip(model.parameters(), trained, strict=True):
                 parameter.requires_grad_(grad)
 
+    def live(self) -> Callable[[Any], bool]:
+        every = {_memory(x) for model in self._models for _, x in _named(model)} - {0}
+        return lambda value: isinstance(value, torch.Tensor) and _memory(value) in every
+
     def within(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, nn.Module):
             return dict(value.named_children())
@@ -160,6 +167,10 @@ class UnsavedTraining(Trained):
 
 def _named(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return to_local(tensor).untyped_storage().data_ptr()
 
 
 def _tensors(model: nn.Module) -> set[int]:

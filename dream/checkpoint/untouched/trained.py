@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dream.checkpoint.checkpointer import Parts
@@ -56,6 +56,10 @@ class Trained(ABC):
     @abstractmethod
     def set_modes(self, parts: Parts, modes: list[Any]) -> None:
         """Set them again."""
+
+    @abstractmethod
+    def live(self) -> Callable[[Any], bool]:
+        """Return what tells whether a value lies in the memory of a model."""
 
     @abstractmethod
     def version(self, value: Any) -> int | None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
+import warnings
 import zlib
 from argparse import Namespace
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType, SimpleNamespace
 from typing import Any, final
 
 import numpy as np
@@ -28,6 +29,8 @@ _MOST = 1 << 24
 """Bytes of one value, about."""
 _FEW = 1000
 _CONTAINERS = (list, dict, set, deque)
+_EXACT = {list, dict, tuple, Counter, OrderedDict}
+"""Containers that come back as what they were, or as good as."""
 _SPACES = (Namespace, SimpleNamespace)
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
@@ -65,7 +68,7 @@ class VariablesOfALoop:
     ) -> None:  # fmt: skip
         self._names, self._carried, self._declared = set(names), set(carried), set(declared)
         self._kinds, self._parted, self._trained = trained.kinds, trained.parted, trained
-        self._there = {*frame.f_locals, *frame.f_globals}
+        self._there = {*frame.f_locals, *frame.f_globals, *_own_modules()}
         self._were = self._all(frame)  # held, so that no other object gets the number of one
         self._inner = [*map(_elements, self._were.values())]
         self._first = {path: self._stamp(value) for path, value in self._were.items()}
@@ -93,10 +96,22 @@ class VariablesOfALoop:
                 odd.append(path)
         every = held | plain_globals | plain
         anew = [n for n, x in every.items() if self._is_anew(n, x)]
+        odd += [n for n in every if not _comes_back(every[n], top=n not in anew)]
+        odd += [f"{n} (held twice)" for n in self._shared(every, anew)]
         return Variables(plain, plain_globals, held, tuple(anew), tuple(dict.fromkeys(odd)))
 
     def _is_anew(self, path: str, value: Any) -> bool:
         return self._changes_in_place(value) and self._were.get(path) is not value
+
+    def _shared(self, every: Mapping[str, Any], anew: Iterable[str]) -> Iterator[str]:
+        """Return those that hold what something else does, too, and would not once set again."""
+        is_live, seen = self._trained.live(), dict[int, bool]()
+        for path, value in every.items():
+            for each in _mutable(value):
+                apart = each is not value or path in anew
+                if is_live(each) or (id(each) in seen and (apart or seen[id(each)])):
+                    yield path
+                seen[id(each)] = apart or seen.get(id(each), False)
 
     def set_again(self, frame: FrameType, kept: Variables) -> dict[str, Any]:
         """Set what is changed in place, and globals; return what the loop's function has to assign
@@ -118,7 +133,7 @@ class VariablesOfALoop:
 
     def _set(self, frame: FrameType, path: str, value: Any) -> None:
         name, *attributes = path.split(".")
-        every = frame.f_globals | frame.f_locals
+        every = _own_modules() | frame.f_globals | frame.f_locals
         if not attributes:
             self._in_place(every[name], value)
             return
@@ -140,7 +155,7 @@ class VariablesOfALoop:
     def _cells(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
         """What can be changed in place, by path from a variable of the function or the script."""
         seen: set[int] = set()
-        for variables in (frame.f_locals, frame.f_globals):
+        for variables in (frame.f_locals, frame.f_globals, _own_modules()):
             for name, value in [*variables.items()]:
                 if not name.startswith("__"):
                     yield from self._within(name, value, seen, _DEPTH)
@@ -158,7 +173,7 @@ class VariablesOfALoop:
             return text
         if isinstance(value, _CONTAINERS):
             return len(value), [*map(id, _elements(value))]
-        return id(value)
+        return id(value), _place(value)
 
     def _in_place(self, before: Any, value: Any) -> Any:
         """Have what others may hold be as it was; a number is set."""
@@ -184,7 +199,7 @@ class VariablesOfALoop:
             return
         seen.add(id(value))
         kept = isinstance(value, self._kinds)
-        if not kept and self._changes_in_place(value):
+        if not kept and (self._changes_in_place(value) or _place(value) is not None):
             yield path, value
             if not isinstance(value, _CONTAINERS) or is_plain(value):
                 return
@@ -235,6 +250,25 @@ def _bytes(value: Any, so_far: int) -> int:
     return so_far
 
 
+def _comes_back(value: Any, *, top: bool) -> bool:
+    """Whether it is of its type again. top: it is written into, and not made."""
+    if isinstance(value, (Mapping, list, tuple)):
+        if type(value) not in _EXACT and not top:
+            return False
+        items = value.values() if isinstance(value, Mapping) else value
+        return all(_comes_back(each, top=False) for each in items)
+    return True
+
+
+def _mutable(value: Any) -> Iterator[Any]:
+    """It, and what it holds, of what changes in place."""
+    if isinstance(value, (*_CONTAINERS, tuple)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _mutable(each)
+    if not isinstance(value, (tuple, str, bytes, int, float, type(None))):
+        yield value
+
+
 def _elements(value: Any) -> list[Any]:
     if not isinstance(value, _CONTAINERS):
         return []
@@ -242,8 +276,33 @@ def _elements(value: Any) -> list[Any]:
     return [each for each, _ in zip(items, range(_FEW), strict=False)]
 
 
+def _place(value: Any) -> str | None:
+    """Return where an iterator stands; None for anything else."""
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return str(frame and (frame.f_lasti, [_text(x) for x in frame.f_locals.values()]))
+    if type(value).__module__ not in ("builtins", "itertools") or not hasattr(
+        type(value), "__next__"
+    ):
+        return None
+    with warnings.catch_warnings(action="ignore"):  # of 3.12, that 3.14 has it no more
+        return _numbers(value.__reduce__()) if sys.version_info < (3, 14) else repr(value)
+
+
+def _numbers(told: Any) -> str:
+    if isinstance(told, tuple):
+        return str([_numbers(each) for each in told])
+    return str(
+        len(told) if isinstance(told, list) else told if isinstance(told, int) else _place(told)
+    )
+
+
 def _is_walked(value: Any) -> bool:
     """Whether it may have state of a script's in it."""
+    if isinstance(value, ModuleType):
+        return _is_own(value.__name__)
+    if isinstance(value, (type, FunctionType)):
+        return value.__module__ == "__main__" or _is_own(str(value.__module__))
     return isinstance(value, (*_SPACES, *_CONTAINERS, tuple)) or is_of_a_script(type(value))
 
 
@@ -260,13 +319,34 @@ def _parts(value: Any) -> dict[str, Any]:
         }
     slots = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
     named = {n: getattr(value, n) for n in slots if hasattr(value, n)}
+    if isinstance(value, FunctionType):
+        named = {n: cell.cell_contents for n, cell in _cells_of(value).items() if _filled(cell)}
     named |= getattr(value, "__dict__", {})
     return {n: x for n, x in named.items() if not n.startswith("__")}
 
 
+def _cells_of(function: FunctionType) -> dict[str, CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _filled(cell: CellType) -> bool:
+    return cell != CellType()
+
+
 def _put(whole: Any, name: str, value: Any) -> None:
-    if not isinstance(whole, (*_CONTAINERS, tuple)):  # what they hold is as it was
+    cells = _cells_of(whole) if isinstance(whole, FunctionType) else {}
+    if name in cells:
+        cells[name].cell_contents = value
+    elif isinstance(whole, (type, ModuleType, FunctionType)):
+        setattr(whole, name, value)
+    elif not isinstance(whole, (*_CONTAINERS, tuple)):  # what they hold is as it was
         object.__setattr__(whole, name, value)
+
+
+def _own_modules() -> dict[str, Any]:
+    """Return those that the script has imported of its own."""
+    every = [*sys.modules.items()]
+    return {n.replace(".", ":"): x for n, x in every if n[:2] != "__" and _is_own(n)}
 
 
 def is_of_a_script(kind: type[Any]) -> bool:
@@ -277,7 +357,7 @@ def is_of_a_script(kind: type[Any]) -> bool:
 @cache
 def _is_own(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or module.partition(".")[0] == _OWN:
+    if file is None or module.partition(".")[0] == _OWN or not Path(file).is_absolute():
         return False
     where = str(Path(file).resolve())
     return not where.startswith(_LIBRARIES) and "site-packages" not in where
