@@ -69,7 +69,7 @@ def _environment_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _processes_end() -> Iterator[None]:
     """A module's tests may share processes; after its last test none of them is there."""
-    before = _children()
+    before = _pids()  # one that has just begun has no command line yet
     yield
     end = time.monotonic() + 60.0
     while (left := _children() - before) and time.monotonic() < end:
@@ -82,13 +82,17 @@ def _variables() -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    """This process's own children that still run, and the ranks that its fork server forked;
-    zombies, Python's helpers and the server's parents do not count."""
+    """Those that still run: zombies, Python's helpers and a fork server's parents do not count."""
+    return {pid for pid in _pids() if (text := _command(pid)) and not _pythons(text)}
+
+
+def _pids() -> set[int]:
+    """This process's own children, and the ranks that its fork server forked."""
     found = _children_of(os.getpid())
     servers = {pid for pid in found if _FORK_SERVER in _command(pid)}
     parents = {parent for server in servers for parent in _children_of(server)}
     found |= {rank for parent in parents for rank in _children_of(parent)}
-    return {pid for pid in found - servers if (text := _command(pid)) and not _pythons(text)}
+    return found - servers
 
 
 def _children_of(pid: int) -> set[int]:
