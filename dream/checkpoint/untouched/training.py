@@ -95,7 +95,7 @@ class UntouchedTraining:
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """A loop begins. Return how many items are behind, and what its function assigns."""
         self._place, self._line, self._first = place, frame.f_lineno, _first_of(items)
-        self._over, self._kept = "", False
+        self._over, self._kept, self._waited = "", False, False
         self._trained.begin()
         told = self._trained.known
         try:
@@ -167,9 +167,11 @@ class UntouchedTraining:
         self._updates = trained.updates
         if self._found is not None or self._is_by_hand:
             return
-        if self._waits_for_another_item():
-            return
+        waits = self._waits_for_another_item()
         if not self._kept:
+            # Whether a loader is gone yet may be otherwise on each rank: all wait where one does.
+            if self._known.models and self._checkpoints(self._known).of_any_rank("." * waits):
+                return
             self._begin_to_keep(index, frame)
         kept = self._strategy._checkpoints
         if kept is not None and not self._over:
@@ -182,9 +184,9 @@ class UntouchedTraining:
         read = {t: n for t, n in tracked.read_so_far().items() if t not in known}
         mine = {t: n for t, n in read.items() if n > self._before.get(t, 0)}
         self._reads_again = any(mine.get(t, 0) > n for t, n in self._made.items())
-        first = not self._made
-        self._made = mine
-        return bool(mine) and first
+        waits = bool(mine) and not self._waited
+        self._made, self._waited = mine, self._waited or waits
+        return waits
 
     def _begin_to_keep(self, index: int, frame: FrameType) -> None:
         """Say what is kept, or why nothing is."""
