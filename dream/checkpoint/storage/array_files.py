@@ -138,9 +138,9 @@ class _Place:
         if cut is None or not prod(self.shape):
             flat = np.fromfile(self.file, dtype, prod(self.shape), offset=self.offset)
             array: NDArray[Any] = flat.reshape(self.shape)
+            array = array if cut is None else array[cut]
         else:
-            array = np.memmap(self.file, dtype, "r", self.offset, self.shape)
-        array = np.array(array if cut is None else array[cut])
+            array = np.array(np.memmap(self.file, dtype, "r", self.offset, self.shape)[cut])
         return (array.astype("<u4") << np.uint32(16)).view("<f4") if wide else array
 
     def read_into(self, out: NDArray[Any]) -> bool:
