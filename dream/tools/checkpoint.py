@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream.checkpoint.content import NAMES, CheckpointContent
 from dream.checkpoint.storage.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
 from dream.strategies import registry
@@ -134,6 +134,8 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
     if kind is not None and _is_ours(source):
         place = place_of(source)
         found = CheckpointFolder(place.parent).load(place)
+        if _CONVERTERS[kind] == _KERAS:
+            _check_for_keras(found, destination, like)
         registry.load(f"{_CONVERTERS[kind]}:write")(found, destination, like)
         print(f"{destination}: step {found.step} of {place}, {found.facts.get(NAMES)}'s names")
         return
@@ -144,9 +146,29 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
             f"(a folder NAME.dcp). Received: {source} to {destination}. Give one of these and a "
             "folder of checkpoints."
         )
+    if kind == ".weights.h5" or like is not None:
+        _check_like(source, like)
     made: CheckpointContent = registry.load(f"{_CONVERTERS[kind]}:read")(source, like)
     place = CheckpointFolder(destination).save(made)
     print(f"{place}: step {made.step} of {source}, {made.facts[NAMES]}'s names")
+
+
+def _check_for_keras(found: CheckpointContent, destination: Path, like: Path | None) -> None:
+    """Raise before Keras is imported, which takes seconds."""
+    if [*found.models] != [""]:
+        raise Unsupported(
+            f"Keras's files hold one model. Received: a checkpoint of {len(found.models)} models. "
+            "Load it by strategy.load, and save each."
+        )
+    _check_like(destination, like)
+
+
+def _check_like(path: Path, like: Path | None) -> None:
+    if like is None or not like.is_file():
+        raise ConfigurationError(
+            f"Which layers these weights are of, neither file says. Received: {path}, "
+            f"--like={like}. Give --like MODEL.keras, a file of the same model."
+        )
 
 
 def _is_ours(path: Path) -> bool:

@@ -77,17 +77,7 @@ class KerasCheckpointer(Checkpointer):
             variable.assign(arrays[name])
 
     def describe(self, model: Any) -> layers.Plain:
-        # on use: it stands on hooks, and hooks on fit, which saves
-        from dream.adapters.keras.model_description import model as description
-
-        if model not in _described:
-            called = {id(variable): name for name, variable in names.weights(model).items()}
-            own = {name: called[id(v)] for name, v in description.variables(model).items()}
-            flattens = any(isinstance(each, _TURNING) for each in private.layers_of(model))
-            found = description.describe(model) if flattens else description.description(
-                model, (), in_order=False)  # fmt: skip
-            _described[model] = layers.to_plain(found, own)
-        return _described[model]
+        return described(model)
 
     def optimizer(
         self, optimizer: Any, models: Named, wanted: Wanted = every_array
@@ -250,3 +240,18 @@ def _check_known(trained: list[Any], called: Mapping[int, str]) -> None:
             f"{unknown[0]!r}, which no model here has. Give every model that the optimizer "
             "trains, as a dict of names where there are several."
         )
+
+
+def described(model: Any) -> layers.Plain:
+    """Return a model's layers in words of every framework."""
+    # on use: it stands on hooks, and hooks on fit, which saves
+    from dream.adapters.keras.model_description import model as description
+
+    if model not in _described:
+        called = {id(variable): name for name, variable in names.weights(model).items()}
+        own = {name: called[id(v)] for name, v in description.variables(model).items()}
+        flattens = any(isinstance(each, _TURNING) for each in private.layers_of(model))
+        found = description.describe(model) if flattens else description.description(
+            model, (), in_order=False)  # fmt: skip
+        _described[model] = layers.to_plain(found, own)
+    return _described[model]

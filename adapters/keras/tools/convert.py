@@ -4,28 +4,25 @@ says nothing of the layers that they are of, so a .keras file beside it does."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 
-from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras.checkpoint import names
+from dream.adapters.keras.checkpoint.checkpointer import described
+from dream.checkpoint import layers, ported
 from dream.checkpoint.content import NAMES, CheckpointContent
 from dream.checkpoint.storage.array_files import check_arrays
 
 
-def write(checkpoint: CheckpointContent, destination: Path, like: Path | None) -> None:
-    """Write the weights of a checkpoint that a Keras model wrote."""
-    if checkpoint.facts.get(NAMES) != "keras" or [*checkpoint.models] != [""]:
-        raise Unsupported(
-            "Keras's files hold one model of Keras's. Received: a checkpoint of "
-            f"{checkpoint.facts.get(NAMES)}, {len(checkpoint.models)} models. Load it by "
-            "strategy.load into a Keras model of the same layers, and save that."
-        )
-    model = _model(like, destination)
-    own = names.weights(model)
+def write(checkpoint: CheckpointContent, destination: Path, like: Path) -> None:
+    """Write the weights of a checkpoint, torch's in Keras's layout."""
+    model = keras.models.load_model(like, compile=False)
     arrays = checkpoint.models[""]
+    if checkpoint.facts.get(NAMES) != "keras":
+        saved, here = layers.from_plain(checkpoint.layers.get("")), described(model)
+        arrays = ported.model(saved, layers.from_plain(here), arrays)
+    own = names.weights(model)
     check_arrays("weights", arrays, {name: tuple(v.shape) for name, v in own.items()})
     for name, variable in own.items():
         variable.assign(arrays[name])
@@ -37,19 +34,8 @@ def write(checkpoint: CheckpointContent, destination: Path, like: Path | None) -
 
 def read(source: Path, like: Path | None) -> CheckpointContent:
     """Read the weights of a file."""
-    if source.name.endswith(".weights.h5"):
-        model = _model(like, source)
+    model = keras.models.load_model(like or source, compile=False)
+    if like is not None:
         model.load_weights(source)
-    else:
-        model = keras.models.load_model(source, compile=False)
     arrays = {name: np.array(variable) for name, variable in names.weights(model).items()}
     return CheckpointContent(0, {"": arrays}, facts={NAMES: "keras"})
-
-
-def _model(like: Path | None, path: Path) -> Any:
-    if like is None or not like.is_file():
-        raise ConfigurationError(
-            f"Which layers these weights are of, the file does not say. Received: {path}, "
-            f"--like={like}. Give --like MODEL.keras, a file of the same model."
-        )
-    return keras.models.load_model(like, compile=False)

@@ -24,7 +24,7 @@ loaded = {"torch", "tensorflow", "keras"} & set(sys.modules)
 assert not loaded, loaded
 """
 KERAS = """
-import sys, keras, numpy as np
+import sys, dream, keras, torch, numpy as np
 from pathlib import Path
 from dream.cli import main
 from dream.checkpoint import CheckpointFolder
@@ -52,6 +52,13 @@ assert len(arrays) == 4
 for each in (other.weights, read.weights, named):
     for ours, theirs in zip(each, model.weights, strict=True):
         np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+with dream.strategy("single", framework="torch") as strategy:
+    strategy.save(folder / "torch", step=1, model=net).wait()
+run(folder / "torch", folder / "ported.keras", "--like", folder / "like.keras")
+inputs = torch.randn(5, 3)
+read = keras.models.load_model(folder / "ported.keras")
+torch.testing.assert_close(read(inputs).cpu(), net(inputs))
 """
 TORCH = """
 import sys, torch
@@ -150,7 +157,7 @@ def test_other_tools_files(ours: Path, script: str) -> None:
         (("nothing", "a.pt"), "which is not there"),
         (("ours", "there.pt"), "Nothing is overwritten"),
         (("ours", "a.bin"), r"from and to .pt, .keras"),
-        (("ours", "a.keras"), "one model of Keras's"),
+        (("ours", "a.keras"), "Give --like MODEL.keras"),
     ],
 )
 def test_what_cannot_be_converted(
