@@ -21,7 +21,7 @@ def data() -> tuple[Any, Any]:
 
 def start() -> list[Any]:
     rng = np.random.default_rng(5)
-    shapes = [(8, 16), (16,), (16, 4), (4,)]
+    shapes = [(8, 16), (16,), (16, 8), (8,), (8, 4), (4,)]
     return [rng.normal(size=shape).astype("float32") * 0.3 for shape in shapes]
 
 
@@ -126,13 +126,14 @@ def _net() -> Any:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.hidden, self.out = nn.Linear(8, 16), nn.Linear(16, 4)
+            self.hidden, self.middle = nn.Linear(8, 16), nn.Linear(16, 8)
+            self.out = nn.Linear(8, 4)
             arrays = (np.ascontiguousarray(array.T) for array in start())
             for own, array in zip(self.parameters(), arrays, strict=True):
                 own.data.copy_(from_numpy(array))
 
         def forward(self, x: Any) -> Any:
-            return self.out(nn.functional.relu(self.hidden(x)))
+            return self.out(self.middle(self.hidden(x).relu()).relu())
 
     return Net()
 
@@ -159,9 +160,8 @@ def _keras(
 ) -> list[list[Any]]:
     import keras
 
-    model = keras.Sequential(
-        [keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(4)]
-    )
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input((8,)), dense(16, "relu"), dense(8, "relu"), dense(4)])
     model.set_weights(start())
     optimizer: Any = keras.optimizers.SGD(0.05, momentum=0.9) if kind == "SGD" else (
         keras.optimizers.AdamW(0.01, epsilon=1e-12, weight_decay=0.004))  # fmt: skip
