@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,6 @@ from dream._errors import DreamError, WorkerFailed
 from dream._log import logger
 from dream.checkpoint.content import Arrays
 from dream.checkpoint.storage.allotment import Allotment
-from dream.checkpoint.storage.array_files import Told
 from dream.checkpoint.storage.folder import Begun, CheckpointFolder, not_written
 from dream.collectives import Communicator
 from dream.collectives.rank_zero import at_rank_0
@@ -63,13 +62,19 @@ class Saving(os.PathLike[str]):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What this rank writes of a checkpoint. state: rank 0's alone."""
+    """What this rank writes of a checkpoint. state: rank 0's alone. leaders: the ranks that put it
+    in its place: rank 0, or the first of each host where every host has one of its own."""
 
     folder: CheckpointFolder
     begun: Begun
     allotment: Allotment
     kinds: Mapping[str, Arrays]
     state: Mapping[str, Any]
+    leaders: Sequence[int] = (0,)
+
+    def leader(self, rank: int) -> int:
+        """Return the one that puts in its place what a rank writes."""
+        return max(each for each in self.leaders if each <= rank)
 
 
 @final
@@ -84,7 +89,7 @@ class Writing:
         self._settled = threading.Event()
         self._heard = False
         thread = threading.Thread(target=self._run, args=(work,), name="dream-checkpoint")
-        if ranks.rank in work.allotment.writers:
+        if ranks.rank - work.leader(ranks.rank) in work.allotment.writers:
             _under_way.add(self)
             thread.start()
         else:
@@ -133,7 +138,7 @@ class Writing:
         with suppress(OSError):  # of this thread alone: a step goes first
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICER)
         try:
-            (self._commit if self._ranks.rank == 0 else self._write_part)(work)
+            self._write(work)
         except Exception as error:  # raised by `finish`
             self.error = self._failed(error)
         finally:
@@ -151,23 +156,37 @@ class Writing:
             f"{self._place}, and of rank {self._ranks.rank}: {error!r}."
         )
 
+    def _write(self, work: Work) -> None:
+        """Write this rank's part. Whoever waits for it hears of it, or of what went wrong."""
+        begun, own = work.begun, self._ranks.rank
+        leads = work.leader(own) == own
+        waiting = [0 if leads else work.leader(own)] if own else work.leaders[1:]
+        told: dict[str, Any] = {}
+        try:
+            if leads:
+                self._commit(work)
+            else:
+                told["files"] = work.folder.write(begun, work.allotment, work.kinds)
+        except Exception as error:
+            told["error"] = str(self._failed(error))
+            raise
+        finally:
+            for rank in waiting if own or told else ():
+                _send(begun, own, rank, told)
+
     def _commit(self, work: Work) -> None:
-        folder, begun = work.folder, work.begun
+        folder, begun, own = work.folder, work.begun, self._ranks.rank
+        others = work.leaders[1:] if own == 0 else ()
         with folder.writing(begun):
             files = folder.write(begun, work.allotment, work.kinds)
-            for rank in work.allotment.writers[1:]:
-                files |= _await(begun, rank)
-            folder.commit(begun, work.allotment, work.state, files)
-
-    def _write_part(self, work: Work) -> None:
-        key = _key(work.begun, self._ranks.rank)
-        try:
-            files = work.folder.write(work.begun, work.allotment, work.kinds)
-        except Exception as error:  # rank 0 waits for a word
-            said = self._failed(error)
-            _store().put(key, json.dumps({"error": str(said)}).encode())
-            raise said from error
-        _store().put(key, json.dumps({"files": files}).encode())
+            for index in work.allotment.writers[1:]:
+                files |= _await(begun, own + index, own)["files"]
+            for leader in others:
+                _send(begun, own, leader, {"state": work.state})
+            state = _await(begun, 0, own)["state"] if own else work.state
+            folder.commit(begun, work.allotment, state, files)
+        for leader in others:
+            _await(begun, leader, own)
 
 
 def settle() -> None:
@@ -176,11 +195,12 @@ def settle() -> None:
         writing.join()
 
 
-def _await(begun: Begun, rank: int) -> dict[str, Told]:
-    """Return what a rank has written, once it has."""
+def _await(begun: Begun, rank: int, own: int) -> dict[str, Any]:
+    """Return what a rank tells this one of its part, once it does."""
     limit = time.monotonic() + cluster.stall_seconds()
     ends = None
-    while (told := _store().find(_key(begun, rank))) is None:
+    key = _key(begun, rank, own)
+    while (told := _store().find(key)) is None:
         now = time.monotonic()
         if ends is None and not threading.main_thread().is_alive():
             ends = now + _AT_THE_END
@@ -191,16 +211,19 @@ def _await(begun: Begun, rank: int) -> dict[str, Told]:
                 rank=rank,
             )
         time.sleep(_WAIT)
-    _store().delete(_key(begun, rank))
-    found = json.loads(told)
+    _store().delete(key)
+    found: dict[str, Any] = json.loads(told)
     if "error" in found:
         raise DreamError(found["error"])
-    files: dict[str, Told] = found["files"]
-    return files
+    return found
 
 
-def _key(begun: Begun, rank: int) -> str:
-    return f"checkpoint/{begun.part.name}/{rank}"
+def _send(begun: Begun, own: int, rank: int, told: Mapping[str, Any]) -> None:
+    _store().put(_key(begun, own, rank), json.dumps(told).encode())
+
+
+def _key(begun: Begun, teller: int, reader: int) -> str:
+    return f"checkpoint/{begun.part.name}/{teller}/{reader}"
 
 
 @cache

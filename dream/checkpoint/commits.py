@@ -1,9 +1,10 @@
-"""Commits: checkpoints in memory that the launcher keeps for as long as it runs, taken more often
-than those on disk, so that a job that starts again has lost little."""
+"""Commits: checkpoints in memory that each host's launcher keeps for as long as it runs, taken more
+often than those on disk, so that a job that starts again has lost little."""
 
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, final
 from dream._log import logger
 from dream.checkpoint.background import Work, Writing
 from dream.checkpoint.checkpointer import Checkpointer, Parts
+from dream.checkpoint.hosts import HostMemory, Kept, leaders, newest
 from dream.checkpoint.saves import taken
 from dream.checkpoint.storage.allotment import LEAST, Allotment
 from dream.checkpoint.storage.folder import CheckpointFolder, arrays_of, state_of
@@ -27,6 +29,8 @@ _OVER = (
     "no more commits are kept in memory, so a job that starts again goes on from the last "
     "checkpoint on disk: %s"
 )
+_NO_MEMORY = "a host has no folder in memory"
+_IN_PARTS = "each host would have to hold all of the model, of which it has a part"
 _numbers = itertools.count()
 """By which each rank names the next commit of its process alike."""
 
@@ -44,11 +48,16 @@ class Commits:
         asked = settings.checkpoints()
         beside = path is not None and asked.folder is not None
         ours = beside and path.absolute() == asked.folder.absolute()  # type: ignore[union-attr]
+        self._leaders = leaders(ranks) if ours else ()
         self.folder = (
             CheckpointFolder(asked.commits, keep=1, in_memory=True)
-            if ours and asked.commits is not None and asked.commits.is_dir()
+            if self._leaders and asked.commits is not None and asked.commits.is_dir()
             else None
         )
+        several = len(self._leaders) > 1
+        self._first = max((each for each in self._leaders if each <= ranks.rank), default=0)
+        self._memory = HostMemory(ranks, self.folder, self._first) if several else None
+        self._untried = several
         self.ahead = False
         self._least = least
         self._ranks, self._every = ranks, asked.commit_every if self.folder else None
@@ -72,6 +81,19 @@ class Commits:
         now = self._falls if self._every is not None else time.monotonic() >= self._next
         return now and self.folder is not None
 
+    def newest(self) -> Kept | None:
+        """Return the newest that the job has, on whichever host. Every rank calls it."""
+        return newest(self.folder) if self._memory is None else self._memory.newest()
+
+    def place_of(self, kept: Kept) -> Path:
+        """Return where it lies on this host, brought there if need be."""
+        if self._memory is not None:
+            self._memory.bring(kept)
+        assert self.folder is not None
+        place = self.folder.newest()
+        assert place is not None
+        return place
+
     @property
     def again(self) -> bool:
         """Tell whether ranks that leave now start again at once, as rank 0 knows."""
@@ -83,8 +105,7 @@ class Commits:
         if last is None:
             return
         if last.error is not None:
-            logger.info(_OVER, last.error)
-            self.folder = None
+            self._give_up(str(last.error))
         share = _SHARE if self._next else _FIRST_SHARE
         self._next = self._begun + (self._stood + last.seconds) / share
 
@@ -93,17 +114,35 @@ class Commits:
         extra: Mapping[str, Any], facts: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Copy what this rank writes of everything, and have it written meanwhile."""
-        assert self.folder is not None
-        if not held.writes:
+        if not held.writes or not self._can():
             return  # another process does, of all
+        assert self.folder is not None
         self._begun = time.monotonic()
-        allotment = Allotment(self._ranks.rank, self._ranks.world_size, least=self._least)
+        count = self._ranks.world_size // len(self._leaders)
+        allotment = Allotment(self._ranks.rank - self._first, count, least=self._least)
         checkpoint = taken(parts, step, held, allotment, extra=extra, facts=facts)
+        if self._memory is not None and allotment.owned:
+            self._give_up(_IN_PARTS)
+            return
         begun = self.folder.begin_alike(step, next(_numbers))
         state = state_of(checkpoint) if self._ranks.rank == 0 else {}
-        work = Work(self.folder, begun, allotment, arrays_of(checkpoint), state)
+        if state and self._memory is not None:
+            state["commit"] = secrets.token_hex(8)  # that of one step may be made twice
+        work = Work(self.folder, begun, allotment, arrays_of(checkpoint), state, self._leaders)
         self._last = Writing(work, self._ranks)
         self._stood = time.monotonic() - self._begun
+
+    def _can(self) -> bool:
+        """Tell whether every host has a folder for it, as all ranks say at the first."""
+        if self._untried and not all(self._ranks.all_gather_object(self.folder is not None)):
+            self._give_up(_NO_MEMORY)
+        self._untried = False
+        return self.folder is not None
+
+    def _give_up(self, why: str) -> None:
+        if self._ranks.rank == 0:
+            logger.info(_OVER, why)
+        self.folder = None
 
     def taken(self) -> bool:
         """Wait for the last one; tell, on every rank alike, whether it is whole."""

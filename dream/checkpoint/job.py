@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -15,6 +14,7 @@ from dream.checkpoint import background, layers, ported, runs
 from dream.checkpoint.checkpointer import Checkpointer, Parts
 from dream.checkpoint.commits import Commits
 from dream.checkpoint.content import NAMES, CheckpointContent, check_names
+from dream.checkpoint.hosts import Kept, digest
 from dream.checkpoint.storage.allotment import no_array
 from dream.checkpoint.storage.folder import STATE, CheckpointFolder, order
 from dream.collectives import Communicator
@@ -54,18 +54,17 @@ def find(
 ) -> CheckpointContent | None:
     """Read the newest checkpoint on every rank; None where there is none."""
     background.settle()
-    kept = None if commits is None else commits.folder
+    kept = None if commits is None else commits.newest()
     told = at_rank_0(ranks, lambda: _told(Path(path), kept))
     if not told:
         return None
-    where, digest, name = json.loads(told)
-    place = Path(path)
+    where, seen, name = json.loads(told)
+    place = Path(path) / name
     if where == _IN_MEMORY:
         assert commits is not None
         assert kept is not None
-        place, commits.ahead = kept.path, True
-    place /= name
-    _agree(ranks, place, digest)
+        place, commits.ahead = commits.place_of(kept), True
+    _agree(ranks, place, seen)
     folder = CheckpointFolder(place.parent)
     return folder.read(place, _check_files(ranks, folder, place))
 
@@ -168,23 +167,15 @@ def _there(found: CheckpointContent, parts: Parts) -> Parts:
     )
 
 
-def _told(path: Path, kept: CheckpointFolder | None) -> str:
+def _told(path: Path, kept: Kept | None) -> str:
     """Say where the checkpoint is, its digest, and its name where the path is of several; nothing
-    where there is none. kept: those in memory, whose newest is taken where it is as new."""
+    where there is none. kept: the newest in memory, which is taken where it is as new."""
     if (path / STATE).is_file():
-        return json.dumps([_ON_DISK, _digest(path), ""])
-    where, place = _ON_DISK, CheckpointFolder(path).newest()
-    other = None if kept is None else kept.newest()
-    if other is not None and (place is None or order(other)[0] >= order(place)[0]):
-        where, place = _IN_MEMORY, other
-    return "" if place is None else json.dumps([where, _digest(place), place.name])
-
-
-def _digest(place: Path) -> str:
-    try:
-        return hashlib.sha256((place / STATE).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+        return json.dumps([_ON_DISK, digest(path), ""])
+    place = CheckpointFolder(path).newest()
+    if kept is not None and (place is None or kept.order[0] >= order(place)[0]):
+        return json.dumps([_IN_MEMORY, kept.digest, kept.place])
+    return "" if place is None else json.dumps([_ON_DISK, digest(place), place.name])
 
 
 def _check_files(ranks: Communicator, folder: CheckpointFolder, place: Path) -> dict[str, Any]:
@@ -201,10 +192,10 @@ def _check_files(ranks: Communicator, folder: CheckpointFolder, place: Path) -> 
     return state
 
 
-def _agree(ranks: Communicator, place: Path, digest: str) -> None:
+def _agree(ranks: Communicator, place: Path, seen: str) -> None:
     """Every rank reads for itself, so each must see the folder."""
-    seen = ranks.all_gather_object(_digest(place) == digest)
-    blind = [str(rank) for rank, sees in enumerate(seen) if not sees]
+    sees = ranks.all_gather_object(digest(place) == seen)
+    blind = [str(rank) for rank, there in enumerate(sees) if not there]
     if blind:
         raise ConfigurationError(
             f"Not every rank sees the checkpoint that rank 0 sees. Received: {place}, not there on "

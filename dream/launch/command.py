@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--every", type=_seconds, default=600.0, metavar="TIME",
         help="how often, in seconds or as 90s, 10m, 2h (10m)")  # fmt: skip
     add("--commit-every", "--commit_every", type=int, metavar="STEPS",
-        help="how often to keep it in memory too, on one host, so that a restart loses no more "
+        help="how often to keep it in memory too, on every host, so that a restart loses no more "
         "than that; 0 for never (as often as costs 1 %% of the time)")  # fmt: skip
     add("--grow-after", "--grow_after", type=_seconds, default=60.0, metavar="TIME",
         help="with -n MIN:MAX: when ranks that were lost are tried again (1m, then twice as long "

@@ -83,11 +83,11 @@ class Job:
         _check_at_least("--every", self.every, 0.001)
         _check_at_least("--commit-every", self.commit_every or 0, 0)
         _check_at_least("--grow-after", self.grow_after, 0.001)
-        if self.commit_every and (self.checkpoint is None or self.nnodes > 1):
+        if self.commit_every and self.checkpoint is None:
             raise ConfigurationError(
-                "What a job keeps in memory stands beside --checkpoint, on one host. Received: "
-                f"--commit-every {self.commit_every}, --nnodes {self.nnodes}, --checkpoint "
-                f"{self.checkpoint}. Leave it out, or give --checkpoint FOLDER on one host."
+                "What a job keeps in memory stands beside --checkpoint. Received: --commit-every "
+                f"{self.commit_every}, and no --checkpoint. Leave it out, or give --checkpoint "
+                "FOLDER."
             )
         if not LEAST_NODE_TIMEOUT <= self.node_timeout < float("inf"):
             raise ConfigurationError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -28,7 +29,7 @@ _LONGEST_WAIT = 60.0
 def kept_in_memory(job: Job) -> Iterator[Job]:
     """Give a job that may start again a folder in memory for the block's length, where its ranks
     keep what they have come to."""
-    if job.checkpoint is None or job.nnodes > 1 or job.commit_every == 0 or not job.may_start_again:
+    if job.checkpoint is None or job.commit_every == 0 or not job.may_start_again:
         yield job
         return
     within = folder_in_memory()
@@ -51,6 +52,8 @@ def goes_on_from(job: Job) -> str:
         newest = ""
     if kept is not None and order(kept) >= order(Path(newest)):
         return f", from step {order(kept)[0]}, kept in memory"
+    if job.nnodes > 1 and job.commits is not None:
+        return ", from what is newest in memory on any host, or on disk"
     if newest:
         return f", from {job.checkpoint / newest}"
     return (
@@ -66,13 +69,28 @@ def keep_on_disk(job: Job) -> None:
         return
     assert job.checkpoint is not None
     try:
-        there = CheckpointFolder(job.checkpoint)
-        newest = there.newest()
-        if newest is None or order(kept)[0] > order(newest)[0]:
-            place = there.save(CheckpointFolder(kept.parent, in_memory=True).load(kept))
-            SCREEN.say(f"What was kept in memory is saved as {place}.")
+        with _one_host_at_a_time(job):
+            there = CheckpointFolder(job.checkpoint)
+            newest = there.newest()
+            if newest is None or order(kept)[0] > order(newest)[0]:
+                place = there.save(CheckpointFolder(kept.parent, in_memory=True).load(kept))
+                SCREEN.say(f"What was kept in memory is saved as {place}.")
     except DreamError as error:
         SCREEN.say(str(error))
+
+
+@contextmanager
+def _one_host_at_a_time(job: Job) -> Iterator[None]:
+    """Others then see what the first has saved, which is as new as theirs."""
+    if job.nnodes == 1:
+        yield
+        return
+    assert job.checkpoint is not None
+    job.checkpoint.mkdir(parents=True, exist_ok=True)
+    with (job.checkpoint / ".lock").open("wb") as lock:
+        with suppress(OSError):  # a file system that has no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def grows(job: Job, seconds: float) -> bool:

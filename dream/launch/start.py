@@ -140,7 +140,7 @@ def run(job: Job, listen: Listen = nullcontext) -> Outcome:
             outcome = watch.until_the_end()
             if outcome.stopped is not None or outcome.grace:
                 manner = Manner(outcome.stopped or signal.SIGTERM, job.grace, job.grace)
-            if outcome.changes and job.commits is not None:
+            if outcome.changes and job.commits is not None and job.nnodes == 1:
                 (job.commits / settings.AGAIN).touch()
         except KeyboardInterrupt:
             manner = Manner(signal.SIGINT, job.grace, job.grace)

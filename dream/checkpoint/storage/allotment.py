@@ -52,6 +52,8 @@ class Allotment:
         self._largest, self._least = largest, least
         self._loads = [0]
         self._files: dict[str, list[_File]] = {}
+        self.owned = False
+        """Whether there is an array that one rank alone has."""
 
     @property
     def writers(self) -> range:
@@ -72,6 +74,7 @@ class Allotment:
         """Deal out the next array; tell whether this rank writes it. kind: the file that it would
         be in if there were only one of its kind. owner: the rank that it must be."""
         if owner is not None:
+            self.owned = True
             self._loads += [0] * (owner + 1 - len(self._loads))
         elif min(self._loads) >= self._least and len(self._loads) < self._ranks:
             self._loads.append(0)
