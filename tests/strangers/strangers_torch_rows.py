@@ -308,6 +308,12 @@ ROWS: list[Row] = [
     Row("own_autograd_function"),
     Row("packed_sequences"),
     Row("padded_to_the_longest"),
+    Row(
+        "penalties_on_chosen_weights",
+        but={"sharded": "got mixed torch.Tensor and DTensor"},
+        reason=SHARDS,
+        sample=("mirrored",),
+    ),
     Row("physics_informed", sample=("sharded",)),
     Row("plateau_and_early_stop"),
     Row("policy_gradient_episodes"),
