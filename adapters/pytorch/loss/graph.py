@@ -229,11 +229,12 @@ def of_operands(node: Any, name: str) -> bool:
         return False
     if any(after is None for after, _ in node.next_functions):
         return False
-    return name in _ORDERS or _keeps_operands(type(node))
+    kind: Any = type(node)
+    return name in _ORDERS or _keeps_operands(kind)
 
 
 @cache
-def _keeps_operands(kind: type[Any]) -> bool:
+def _keeps_operands(kind: Any) -> bool:
     kept = {each[len("_saved_") :] for each in dir(kind) if each.startswith("_saved_")}
     return not kept & _BESIDE
 

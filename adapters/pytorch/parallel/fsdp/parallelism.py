@@ -298,6 +298,12 @@ def _check_supported(module: nn.Module) -> None:
                 f"{name or type(part).__name__} with sparse=True. Say sparse=False, or use "
                 "'mirrored'."
             )
+        if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
+            raise Unsupported(
+                "Ranks gather a part's parameters together, and this one calls only those of its "
+                f"clusters that a rank's own targets are in. Received: {name or 'a model'}, an "
+                "AdaptiveLogSoftmaxWithLoss. Use 'mirrored' or zero=1."
+            )
     for name, parameter in module.named_parameters():
         if parameter.dim() == 0:
             raise Unsupported(
