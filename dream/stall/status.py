@@ -13,6 +13,8 @@ from dream._errors import Desynchronized
 from dream.stall.phases import WORDS, Phase
 
 _MOST_LINES = 10
+_PASSED_ON = ("send", "receive", "recv", "wait")
+"""How calls end that hand something from one rank to another, or may."""
 
 
 @unique
@@ -119,6 +121,16 @@ def find_standstill(ranks: Collection[RankStatus]) -> Standstill | None:
     return Standstill(tuple(sorted(stuck)), tuple(sorted(culprits)), longest.call, longest.waited)
 
 
+def none_can_go_on(ranks: Collection[RankStatus], seconds: float) -> bool:
+    """Whether every rank has waited so long, and not all of them in one call: nobody is left that
+    could end it. What goes from one rank to another is two calls, and may be slow."""
+    calls = {one.call.partition("(")[0] for one in ranks}
+    passed = any(each.endswith(_PASSED_ON) for each in calls)
+    return len(calls) > 1 and not passed and all(
+        one.waits and one.waited >= seconds for one in ranks
+    )  # fmt: skip
+
+
 def speaker(ranks: Collection[RankStatus]) -> int | None:
     """Choose who says it, of all ranks: the lowest that can, whose output is most likely seen."""
     return min((one.rank for one in ranks if one.answers), default=None)
@@ -199,7 +211,7 @@ def stuck(wait: Standstill, ranks: Mapping[int, RankStatus], seconds: float) -> 
     if wait.culprits:
         return absence(wait.call, wait.culprits, where, seconds)
     return Desynchronized(
-        f"Every rank has waited for others for {seconds:g} s. Received: {'; '.join(where)}. Make "
+        f"Every rank has waited for others for {seconds:.0f} s. Received: {'; '.join(where)}. Make "
         f"the same calls in the same order on every rank; where a call is only slow, raise "
         f"{cluster.STALL_SECONDS}."
     )

@@ -29,6 +29,7 @@ from dream.stall.status import (
     Standstill,
     absence,
     find_standstill,
+    none_can_go_on,
     speaker,
     stack_lines,
     stuck,
@@ -37,6 +38,9 @@ from dream.stall.status import (
 )
 
 _WARNING_SECONDS = 60.0
+_APART = 1.5
+"""Times the warning's: how long all ranks wait in different calls before that is an error. Nothing
+that any of them does can end it."""
 _LONGEST_LOOK = 2.0
 _LONGEST_STEP = 15.0
 _MARGIN = 4
@@ -99,6 +103,7 @@ class Watcher:
     def __init__(self, place: Cluster, limit: float) -> None:
         self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
+        self._apart = _APART * self._warning
         self._look = min(_LONGEST_LOOK, self._warning / 8)
         self._alone = place.alone
         self._observer, self._pace, self._writer = (
@@ -205,7 +210,9 @@ class Watcher:
             self._next_post = still + self._warning / 2
             self._peers.post(self._own_closely())
         if self._own.waited > self._limit + _MARGIN * self._look:
-            self._end()
+            self._end(self._limit)
+        elif self._own.waited >= self._apart and self._stands_apart():
+            self._end(self._own.waited)
         elif still >= max(self._warning, self._next_say):
             self._next_say = still + self._warning / 4
             if self._speaks():
@@ -263,14 +270,19 @@ class Watcher:
             self._look_closely(wait)
             logger.warning("%s", warning(wait, self.ranks, self._limit))
 
-    def _end(self) -> None:
+    def _stands_apart(self) -> bool:
+        """Whether all ranks wait for each other, in calls that are not the same."""
+        ranks = [self._own, *map(self._peers.status, self._peers.ranks)]
+        return none_can_go_on(ranks, self._apart - 2 * self._look)
+
+    def _end(self, seconds: float) -> None:
         """Nobody else does: the thread that waits is in a framework's core."""
         wait = self.standstill()
         if wait is None:
             return
         self._look_closely(wait)
         self.give_up([])
-        error = stuck(wait, self.ranks, self._limit)
+        error = stuck(wait, self.ranks, seconds)
         with suppress(Exception):
             sys.stdout.flush()
         said = f"{type(error).__module__}.{type(error).__name__}: {error}"

@@ -23,6 +23,7 @@ from dream.stall.status import ProcessState as State
 from dream.stall.status import (
     RankStatus,
     find_standstill,
+    none_can_go_on,
     speaker,
     stuck,
     warning,
@@ -166,6 +167,23 @@ def test_where_every_rank_waits_each_call_is_told() -> None:
     assert wait is not None
     error = stuck(wait, ranks, 1800.0)
     assert "rank 0 waits in backward(); rank 1 waits in backward()" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("calls", "waited", "over"),
+    [
+        (["all_reduce(op='max')", "all_gather()", "all_reduce()"], 61.0, True),
+        (["all_reduce(op='max')", "all_gather()", "all_reduce()"], 9.0, False),
+        (["all_reduce(op='max')", "all_reduce()", "all_reduce()"], 61.0, False),
+        (["send()", "receive()", "all_reduce()"], 61.0, False),
+        (["all_reduce()", "all_gather()", ""], 61.0, False),
+    ],
+)
+def test_of_ranks_that_wait_in_different_calls_none_can_go_on(
+    calls: list[str], waited: float, *, over: bool
+) -> None:
+    ranks = [RankStatus(rank, call=call, waited=waited) for rank, call in enumerate(calls)]
+    assert none_can_go_on(ranks, 60.0) is over
 
 
 def test_a_wait_is_seen_from_another_thread() -> None:

@@ -29,7 +29,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "adaptive_softmax",
-        but={"sharded": "Make the same calls in the same order on every rank"},
+        but={"sharded": "that a rank's own targets are in"},
         reason="a part of a model is called where some of a rank's own words are of it",
     ),
     Row("augmentation_in_dataset"),
@@ -37,7 +37,7 @@ ROWS: list[Row] = [
     Row(
         "bad_batches_skipped",
         expect="do not train on the same batch",
-        but={"sharded": "Make the same calls"},
+        but={"sharded": "Make the same calls in the same order on every rank"},
         reason="whether a batch is left out hangs on a loss before its backward, a rank's own",
     ),
     Row("bag_of_words"),
@@ -48,6 +48,11 @@ ROWS: list[Row] = [
         "each batch in two parts ends 5e-2 from itself, in three 4e-2",
     ),
     Row("bucketed_batches"),
+    Row(
+        "chains_that_persist",
+        but={"sharded": "got mixed torch.Tensor and DTensor"},
+        reason=SHARDS,
+    ),
     Row(
         "checkpoint_in_the_middle",
         but={"sharded": "would write that part alone"},
@@ -308,6 +313,17 @@ ROWS: list[Row] = [
     Row("own_autograd_function"),
     Row("packed_sequences"),
     Row("padded_to_the_longest"),
+    Row(
+        "path_length_regularised",
+        expect="of all of a share's rows",
+        reason="the mean of the lengths so far is of a rank's own rows",
+    ),
+    Row(
+        "penalties_on_chosen_weights",
+        but={"sharded": "got mixed torch.Tensor and DTensor"},
+        reason=SHARDS,
+        sample=("mirrored",),
+    ),
     Row("physics_informed", sample=("sharded",)),
     Row("plateau_and_early_stop"),
     Row("policy_gradient_episodes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -56,12 +57,20 @@ OF_PARAMETERS = {
     "MinBackward1", "AmaxBackward0", "AminBackward0", "CumsumBackward0", "ProdBackward0",
     "StdBackward0", "VarBackward0", "MaximumBackward0", "MinimumBackward0", "WhereBackward0",
     "MaskedFillBackward0", "UnbindBackward0", "SplitBackward0", "FlipBackward0", "RollBackward0",
-    "CdistBackward0", "PdistBackward0",
+    "CdistBackward0", "PdistBackward0", "BinaryCrossEntropyBackward0",
+    "BinaryCrossEntropyWithLogitsBackward0", "SoftMarginLossBackward0", "IndexBackward0",
+    "MaskedSelectBackward0",
 }  # fmt: skip
-"""What penalties on parameters are made of: anything else has data in it."""
+"""What penalties on parameters are made of, and what is `of_operands`: anything else has data in
+it."""
+_BESIDE = {
+    "index", "indices", "mask", "condition", "target", "weight", "buffer", "running_mean",
+    "running_var", "batch_sizes", "offset2bag", "targets",
+}  # fmt: skip
+"""What a node may keep that came in beside its operands."""
 BROADCAST = {
     "MulBackward0", "DivBackward0", *ADD, "ExpandBackward0", "WhereBackward0",
-    "MaskedFillBackward0", "MaximumBackward0", "MinimumBackward0",
+    "MaskedFillBackward0", "MaximumBackward0", "MinimumBackward0", "RepeatBackward0",
 }  # fmt: skip
 """What may have more rows than what it is made of: those of data."""
 
@@ -212,6 +221,22 @@ def weights_below(node: Any) -> list[tuple[float, bool]]:
             break
         node = after[0]
     return found
+
+
+def of_operands(node: Any, name: str) -> bool:
+    """Whether a node of torch's own is computed from what its gradient goes to alone."""
+    if not name[-1].isdigit() or "BackwardBackward" in name:  # a gradient, of what is not seen
+        return False
+    if any(after is None for after, _ in node.next_functions):
+        return False
+    kind: Any = type(node)
+    return name in _ORDERS or _keeps_operands(kind)
+
+
+@cache
+def _keeps_operands(kind: Any) -> bool:
+    kept = {each[len("_saved_") :] for each in dir(kind) if each.startswith("_saved_")}
+    return not kept & _BESIDE
 
 
 def may_couple(name: str) -> bool:

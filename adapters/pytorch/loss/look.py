@@ -58,8 +58,7 @@ class Look:
                     seen.calls.append(found)
                 continue
             after = [each for each, _ in node.next_functions]
-            if name not in graph.OF_PARAMETERS or self._takes_data(node, name):
-                seen.data = True
+            seen.data = seen.data or self._takes_data(node, name)
             if name == graph.LEAF and not self._is_trained(node.variable):
                 seen.data = True
             seen.ragged |= name in graph.RAGGED
@@ -80,18 +79,26 @@ class Look:
         """Whether something that is no parameter's comes in here: in a product, or with rows that
         its operand has not. Weights of a penalty on parameters, by how much each matters, have no
         rows of their own."""
+        if name not in graph.OF_PARAMETERS and not graph.of_operands(node, name):
+            return True
         after = graph.operands(node)
+        if name == "IndexBackward0":  # numbers may be a batch's
+            given = [each for each in saved(node, "indices") if each is not None]
+            return any(each.dtype != torch.bool for each in given)
+        if name == "MaskedSelectBackward0":
+            return bool(saved(node, "mask").dim() > saved(node, "self").dim())
         if name in graph.PRODUCTS and name != "MulBackward0":
             return any(after is None for after, _ in node.next_functions[-2:])
         if graph.is_loss(name):
-            return bool(saved(node, "self").shape != saved(node, "target").shape)
+            given, target = saved(node, "self"), saved(node, "target")
+            return target is None or bool(given.shape != target.shape)
         if name == "CdistBackward0":
             return len(after) < 2
         if name not in graph.BROADCAST or len(after) != 1:
             return False
-        sizes = shape_of(node)
+        sizes, before = shape_of(node), shape_of(after[0])
         rows = {call.share.count for call in self._armed if call.share is not None}
-        more = sizes != shape_of(after[0])
+        more = sizes != before and (len(sizes) > len(before) or sizes[0] != before[0])
         return more and any(not each or sizes[0] % each == 0 for each in rows)
 
     def _is_trained(self, leaf: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, final
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.loss.calls import COUNTS, Bearer, TrainingCall
+from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
@@ -41,7 +42,9 @@ class Reader:
     def __init__(self, among: Communicator, *, strict: bool) -> None:
         self._among, self._strict = among, strict
         self.lineage = Lineage(lambda: not self.settled)
-        self._factors, self._looks = Factors(among), ConstantLooks(among, self.lineage)
+        self._apart = TermsApart()
+        self._looks = ConstantLooks(among, self.lineage, self._apart)
+        self._factors = Factors(among)
         self.said: set[str] = set()
 
     @property
@@ -64,13 +67,13 @@ class Reader:
     ) -> LossReading:
         """fresh: whether no gradients of these modules are there yet that a late factor would
         multiply too. cut: this is one of an update's micro-batches."""
-        terms = [terms_of(root, armed) for root in roots]
+        terms = [terms_of(root, armed, self._apart) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         listed = [term for each in terms for term in each]
+        found, asks = self._looks.at(roots, listed, armed)
         weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
         agree(weighed)
         say(weighed.terms, self.said, strict=self._strict)
-        found, asks = self._looks.at(roots, weighed.terms, armed)
         say_coupled(found, self.said, strict=self._strict)
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)

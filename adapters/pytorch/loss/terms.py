@@ -11,6 +11,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.added import Summand, parts_of, sum_up
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.divisors import (
     Floor,
     SumDivisor,
@@ -41,7 +42,8 @@ class Term:
     is no sum, or divided by nothing. floor: the least that the count may be. zeroed: where to stop
     what is not finite if nothing counts. unknown: the operation that was not understood, so that it
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
-    of the gradient there that is the term's. read: nodes whose constant its divisor is.
+    of the gradient there that is the term's. read: nodes whose constant its divisor is. apart: the
+    number that it is, of what has no row of a batch, as far as is known; form: its graph.
     """
 
     node: Any
@@ -58,6 +60,15 @@ class Term:
     noticed: str = ""
     place: int | None = None
     read: list[Any] = field(default_factory=list)
+    apart: torch.Tensor | None = None
+    form: tuple[object, ...] = ()
+
+    def counts_once(self) -> None:
+        """It was found to be of parameters alone."""
+        self.kind, self.calls, self.share, self.count, self.plain = "once", [], None, None, True
+        self.divided = self.floor = None
+        self.unknown = self.noticed = ""
+        self.read, self.zeroed = [], []
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +86,12 @@ def count_by_hand(weighed: torch.Tensor, count: float) -> None:
     note(weighed.grad_fn, COUNTED, count)
 
 
-def terms_of(root: torch.Tensor, armed: list[TrainingCall]) -> list[Term]:
+def terms_of(
+    root: torch.Tensor, armed: list[TrainingCall], apart: TermsApart | None = None
+) -> list[Term]:
     """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
-    output is not seen."""
-    reader = _Reader(armed)
+    output is not seen. apart: what is known of others like these."""
+    reader = _Reader(armed, apart or TermsApart())
     if root.numel() != 1:
         reader.terms.append(reader.unknown(root.grad_fn, "a gradient of its own"))
     else:
@@ -92,8 +105,8 @@ def terms_of(root: torch.Tensor, armed: list[TrainingCall]) -> list[Term]:
 
 @final
 class _Reader:
-    def __init__(self, armed: list[TrainingCall]) -> None:
-        self._armed = armed
+    def __init__(self, armed: list[TrainingCall], apart: TermsApart) -> None:
+        self._armed, self._apart = armed, apart
         self._look = Look(armed).below
         self.terms: list[Term] = []
 
@@ -222,12 +235,14 @@ class _Reader:
         chain, below = self._chain(node, name, reduction, divisors)
         seen = self._look(node, call, NEAR if call else FAR, skip=chain)
         calls = seen.calls
-        if call is not None and (seen.data or name not in graph.OF_PARAMETERS):
+        if call is not None and seen.data:
             calls = [call]
-        if not calls and not seen.data and name in graph.OF_PARAMETERS:
+        if not calls and not seen.data:
             return Term(top, "once", [])
         calls = calls or self._behind(node)
         term = Term(top, "once", calls, plain=plain, zeroed=seen.marked)
+        if not seen.calls and self._apart.once(term, node):
+            return Term(top, "once", [])
         shares = [each.share for each in calls if each.share is not None]
         if not shares:
             return term

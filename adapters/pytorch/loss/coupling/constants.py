@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any, Literal, final
 
@@ -18,6 +18,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.coupling.apart import FIGURES, TermsApart
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import MixedRows
@@ -240,8 +241,8 @@ class ConstantLooks:
     """What the ranks find of the constants of one strategy's losses, in its first backward passes
     and when there are others. Each looks as often as the others do."""
 
-    def __init__(self, among: Communicator, lineage: Lineage) -> None:
-        self._among, self._lineage = among.unchecked(), lineage
+    def __init__(self, among: Communicator, lineage: Lineage, apart: TermsApart) -> None:
+        self._among, self._lineage, self._apart = among.unchecked(), lineage, apart
         self._left, self._again, self._told = _LOOKS, 0, False
         self._known: set[Any] = set()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
@@ -275,6 +276,12 @@ class ConstantLooks:
         read = {node for term in terms for node in term.read}
         starts = [root.grad_fn for root in roots] if rows else []
         found = [each for start in starts for each in constants_of(start, rows, read)]
+        found = [
+            replace(each, rows="unknown")
+            if each.rows is None and self._lineage.is_rows(each.value)
+            else each
+            for each in found
+        ]
         alike = [each for each in found if each.rows is None]
         over = [each for each in found if isinstance(each.rows, int)]
         what = "|".join(f"{c.name} {c.value.dim()} {c.rows}" for c in found)
@@ -283,14 +290,16 @@ class ConstantLooks:
         figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
         met = self._lineage.met(_nodes(starts), read)
         figures += _by_name(met)
+        figures += self._apart.figures(terms)
         sent = torch.tensor(
             [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
         )
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
+        self._apart.hear(terms, *zip(*pairs[-FIGURES:], strict=True))
         if any(term.unknown for term in terms):
             return [], False
-        followed = [*_of_all_rows(met, pairs[1 + 2 * _SLOTS :])][:1]
+        followed = [*_of_all_rows(met, pairs[1 + 2 * _SLOTS : -FIGURES])][:1]
         if pairs[0][0] != pairs[0][1]:
             return self._once(followed), False
         said = [*self._differ(alike, pairs[1 : 1 + _SLOTS])]

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any, final
 from weakref import ref
 
@@ -25,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
     ChosenRows,
@@ -35,8 +35,10 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     begins_with,
     is_in_place,
     lays_out,
+    of_torch,
     origin_of,
     same_values,
+    takes_rows,
     tensors_of,
     try_halves,
 )
@@ -71,7 +73,6 @@ _PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter
 """What may take a row, or rows, by number."""
 _ORDERS = {"argsort", "sort"}
 _RUNNING = ("cum", "logcum")
-_ADAPTER = str(Path(__file__).parents[2])
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
@@ -98,7 +99,7 @@ class Lineage(TorchFunctionMode):
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
-        if share.parts * share.micros < 2 or share.count < _FEWEST or not self._wanted():
+        if share.parts * share.micros < 2 or not self._wanted():
             self.rest()
             return
         apart = threading.current_thread() is not threading.main_thread()  # as prefetchers read
@@ -111,7 +112,8 @@ class Lineage(TorchFunctionMode):
         for x in tree_leaves(batch):
             if isinstance(x, torch.Tensor):
                 self._kept.add(x)
-            place = _place(x, rows) if isinstance(x, torch.Tensor) else None
+            several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
+            place = _place(x, rows) if several else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = True
@@ -147,6 +149,15 @@ class Lineage(TorchFunctionMode):
             self._entered = False
             self.__exit__(None, None, None)
 
+    def is_rows(self, x: torch.Tensor) -> bool:
+        """Whether this is, be it seen anew, what was made of a batch row by row."""
+        held = ((each(), origin) for each, origin in self._origins.values())
+        return any(
+            isinstance(origin, OfRows) and a is not None and a.shape == x.shape
+            and a.data_ptr() == x.data_ptr()
+            for a, origin in held
+        )  # fmt: skip
+
     def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[MixedRows]:
         """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
         divisor is taken for a count. A step's backward passes may be several: what follows the
@@ -161,7 +172,7 @@ class Lineage(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        func = _of_torch(func)
+        func = of_torch(func)
         if not self._follows or _records():
             return func(*args, **given)
         inside = self._is_inside()
@@ -175,6 +186,8 @@ class Lineage(TorchFunctionMode):
             self._kept.tell_written(name, leaves[0])
         if not origins:
             made = func(*args, **given)
+            if not of_rows:
+                note_number(made)
             for x in self._kept.note(name, made, leaves, of_rows=of_rows):
                 self._put(x, MixedRows(name, x.detach()))
             return made
@@ -273,7 +286,7 @@ class Lineage(TorchFunctionMode):
         mixed = [o for o in origins.values() if isinstance(o, MixedRows)]
         chosen = [o for o in origins.values() if isinstance(o, ChosenRows)]
         order = [x for x in leaves if getattr(origins.get(id(x)), "order", False)]
-        if order and not _takes_rows(name, leaves, origins) and name not in _ORDERS:
+        if order and not takes_rows(name, leaves, origins) and name not in _ORDERS:
             if all(x.dtype == torch.int64 for x in outs):  # inverted, or brought to a device
                 for x in outs:
                     whole = x.numel() == order[0].numel()  # else the first ones of all rows
@@ -374,27 +387,8 @@ def _records() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _of_torch(func: Any) -> Any:
-    """A function as torch has it: by its name torch finds what the block has put in its place,
-    which has come by already."""
-    while hasattr(func, "__wrapped__") and hasattr(func, "__code__"):
-        if not func.__code__.co_filename.startswith(_ADAPTER):
-            break
-        func = func.__wrapped__
-    return func
-
-
 def _called_by_dream() -> bool:
     frame = sys._getframe(2)
     while (name := frame.f_globals.get("__name__", "")).startswith("torch") and frame.f_back:
         frame = frame.f_back
     return str(name).startswith(_OWN)
-
-
-def _takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
-    """Whether a function puts the rows of its first argument in an order."""
-    if name not in ("__getitem__", "index_select", "take_along_dim", "gather") or len(leaves) != 2:
-        return False
-    first, second = (origins.get(id(x)) for x in leaves)
-    rows = isinstance(first, OfRows) or (first is None and leaves[0].requires_grad)  # as packed
-    return rows and isinstance(second, OfRows) and second.order

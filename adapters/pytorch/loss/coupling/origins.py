@@ -3,15 +3,18 @@ that is found by half of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import torch
 
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.rows import Place
+
+_ADAPTER = str(Path(__file__).parents[2])
 
 
 @final
@@ -128,3 +131,22 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
         scale = float(finite.max()) if one.numel() else 0.0
         return torch.allclose(one.detach(), other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
     return torch.equal(one, other)
+
+
+def takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
+    """Whether a function puts the rows of its first argument in an order."""
+    if name not in ("__getitem__", "index_select", "take_along_dim", "gather") or len(leaves) != 2:
+        return False
+    first, second = (origins.get(id(x)) for x in leaves)
+    rows = isinstance(first, OfRows) or (first is None and leaves[0].requires_grad)  # as packed
+    return rows and isinstance(second, OfRows) and second.order
+
+
+def of_torch(func: Any) -> Any:
+    """A function as torch has it: by its name torch finds what the block has put in its place,
+    which has come by already."""
+    while hasattr(func, "__wrapped__") and hasattr(func, "__code__"):
+        if not func.__code__.co_filename.startswith(_ADAPTER):
+            break
+        func = func.__wrapped__
+    return func

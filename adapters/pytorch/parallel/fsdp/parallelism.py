@@ -28,6 +28,7 @@ from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp.units import (
     Owned,
+    UnitOrder,
     callable_itself,
     gathers_of,
     units_of,
@@ -66,6 +67,7 @@ class FullySharded(Sharding):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._kept = False
+        self.backward.stamped = UnitOrder(self.dealt)
 
     def mesh(self) -> Mesh:
         return shards_mesh_of(self.plan)
@@ -214,12 +216,12 @@ class FullyShardedModule(ShardedModule):
         own = unsharded(module)
         _make_whole(own)
         _check_dtypes(module, own)
-        writes = ForwardWrites(own)
+        writes, name = ForwardWrites(own), self._name_of(module)
         module.register_forward_hook(writes.ran)
         module.register_forward_hook(_without_views)  # before FSDP2's own
         unit = fully_shard_in_place(module, self._mesh, reshard=reshard)
         spread = [getattr(part, name) for part, name in own]
-        module.register_forward_pre_hook(partial(self._running, own, spread))
+        module.register_forward_pre_hook(partial(self._running, name, own, spread))
         module.register_forward_pre_hook(writes.runs)
         module.register_load_state_dict_pre_hook(shard_loaded)
         self._units.append(unit)
@@ -227,8 +229,15 @@ class FullyShardedModule(ShardedModule):
             self._resharded.append(unit)
         self.sharded.update(_by_id(module))
 
-    def _running(self, own: Owned, spread: list[nn.Parameter], *_: Any) -> None:
+    def _name_of(self, unit: nn.Module) -> str:
+        found = (name for name, part in self.module.named_modules() if part is unit)
+        return next(found, "") or type(unit).__name__
+
+    def _running(self, name: str, own: Owned, spread: list[nn.Parameter], *_: Any) -> None:
         """Know the parameters of a unit that is about to run, gathered. spread: those in shards."""
+        order = self._backward.stamped
+        if isinstance(order, UnitOrder) and torch.is_grad_enabled():
+            order.ran(name)
         for (module, name), shards in zip(own, spread, strict=True):
             parameter = getattr(module, name)
             if id(parameter) not in self._gathered:
@@ -297,6 +306,12 @@ def _check_supported(module: nn.Module) -> None:
                 "FSDP2 cannot reduce sparse gradients. Received: "
                 f"{name or type(part).__name__} with sparse=True. Say sparse=False, or use "
                 "'mirrored'."
+            )
+        if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
+            raise Unsupported(
+                "Ranks gather a part's parameters together, and this one calls only those of its "
+                f"clusters that a rank's own targets are in. Received: {name or 'a model'}, an "
+                "AdaptiveLogSoftmaxWithLoss. Use 'mirrored' or zero=1."
             )
     for name, parameter in module.named_parameters():
         if parameter.dim() == 0:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import final
+from zlib import crc32
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from dream._errors import Desynchronized
 from dream.adapters.pytorch.private import own_parameters
+from dream.collectives import Communicator
+from dream.update.drift import by_rank
+
+_STAMPS = 509
+"""Stamps are below it, so that sums of their squares are exact."""
 
 Owned = list[tuple[nn.Module, str]]
 
@@ -89,3 +97,41 @@ def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
     if module is not top and isinstance(module, FSDPModule):
         return []
     return [module, *(part for child in module.children() for part in _managed(child, top))]
+
+
+@final
+class UnitOrder:
+    """Which units have run since the last backward pass: as many messages of other units of the
+    same sizes would be taken for theirs, so that ranks which call others train on a mixture."""
+
+    def __init__(self, ranks: Communicator) -> None:
+        self._ranks = ranks
+        self._runs: list[str] = []
+        self._last = ""
+
+    def ran(self, name: str) -> None:
+        self._runs.append(name)
+
+    def stamp(self) -> int:
+        """Return a small number for them, which travels with the backward pass."""
+        self._last = ", ".join(self._runs)
+        self._runs.clear()
+        return crc32(self._last.encode()) % _STAMPS
+
+    def hear(self, stamps: float, squares: float) -> None:
+        """Be told the means over the ranks, which are one number's only where all are alike.
+
+        Raises:
+            Desynchronized: ranks have called other parts of the model, or in another order.
+        """
+        ranks = self._ranks.world_size
+        total = round(stamps * ranks)
+        if ranks * round(squares * ranks) == total * total:
+            return
+        everybody = self._ranks.all_gather_object(self._last)
+        if len({*everybody}) > 1:
+            raise Desynchronized(
+                "The ranks call different parts of a model whose parameters they gather together, "
+                f"so that they get each other's. Received: {by_rank(everybody)}. Call the same "
+                "parts in the same order on every rank, whatever its rows are, or use 'mirrored'."
+            )

@@ -413,13 +413,27 @@ def two_losses_in_turn() -> Trained:
     return [p.detach().clone() for p in model.parameters()], []
 
 
+def quadratic_penalties() -> Trained:
+    """Which couple parameters with each other, and no samples."""
+    form = torch.eye(9) + 0.1
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        w, bias = m[0].weight, m[0].bias
+        far = bias @ form @ bias + (w.T @ form @ w).trace() + torch.vdot(bias, bias)
+        far = far + bias.dot(torch.arange(9.0)) + w.abs().median() + (w[0] * b[0]).square().mean()
+        far = far + F.normalize(w).sum().square() + torch.einsum("ij,kj->ik", w, w).norm()
+        return F.cross_entropy(m(b[0]), b[1]) + 0.01 * far
+
+    return loop(mlp(), loss)
+
+
 INNOCENT: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         signs_and_fixed_weights, one_hot_and_binary_targets, given_weights, ratios_near_one,
         standard_targets, each_sample_by_itself, errors_of_signs_by_hand, masks_and_counts,
         time_first, rows_in_another_order, masks_up_to_the_longest, packed_by_the_loop,
-        two_losses_in_turn,
+        two_losses_in_turn, quadratic_penalties,
     )
 }  # fmt: skip
 """Nothing is said of these."""

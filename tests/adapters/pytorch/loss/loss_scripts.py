@@ -342,6 +342,35 @@ def penalties_of_many_kinds() -> Trained:
     return loop(model, loss)
 
 
+def penalties_on_chosen_parameters() -> Trained:
+    """By a mask, by numbers, by what is fixed: all ranks have them alike."""
+    picked, fixed = torch.tensor([0, 2, 5, 7]), numbers(9, 9, seed=7)
+    kernel = torch.tensor([[[1.0, -2.0, 1.0]]])
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        w, bias = m[0].weight, m[0].bias
+        far = w[w.abs() < 0.2].abs().sum() + w.masked_select(w > 0.1).sum()
+        far = far + w[picked].abs().sum() + w.T[[0, 1]].square().mean() + w.take(picked).exp().sum()
+        far = far + F.binary_cross_entropy_with_logits(w, 0.5 + 0.0 * w.detach(), reduction="sum")
+        far = far + F.cross_entropy(w[:4], torch.arange(4), reduction="sum")
+        far = far + F.conv1d(w[:, None], kernel).square().sum() + (fixed @ bias).abs().sum()
+        far = far + w.abs().flatten().topk(5)[0].sum() + w.repeat(2, 1).atan().square().sum()
+        return F.mse_loss(m(b[0])[:, 0], b[2], reduction="sum") + 0.02 * far
+
+    return loop(mlp(), loss, rate=0.005)
+
+
+def penalties_on_what_rows_choose() -> Trained:
+    """Which are of data."""
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        w, bias = m[2].weight, m[0].weight[0]
+        chosen = F.embedding(b[1], w).square().sum() + w[b[1]].abs().sum() + (b[0] @ bias).sum()
+        return F.cross_entropy(m(b[0]), b[1], reduction="sum") + 0.1 * chosen
+
+    return loop(mlp(), loss, rate=0.005)
+
+
 def a_part_that_is_compared() -> Trained:
     """A parameter with a batch's rows is data."""
 
@@ -920,7 +949,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_a_count_as_a_number, over_a_count_and_a_little, over_a_full_mask,
         tokens_over_their_number,
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
-        penalty, penalty_on_sum, two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
+        penalty, penalty_on_sum, penalties_on_chosen_parameters, penalties_on_what_rows_choose,
+        two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
         stacked_losses, stacked_learnt_weights, learnt_weight_of_a_sum,
         differentiated_by_hand, projected_gradients, ratio_of_gradients,

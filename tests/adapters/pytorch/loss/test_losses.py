@@ -14,7 +14,7 @@ import pytest
 from loss_scripts import BY_HAND, NOT_UNDERSTOOD, QUIET, SCRIPTS
 
 JOB = Path(__file__).with_name("loss_job.py")
-NEAR = {"penalty_on_sum", "two_kinds", "zipped"}
+NEAR = {"penalty_on_sum", "penalties_on_chosen_parameters", "two_kinds", "zipped"}
 """Their parts count differently: what a loop prints is near the global value."""
 AMPLIFIES = {"line_search": 1e-5}
 """A line search makes much of the last bits of a loss."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from sharding_cases import RANKS, figures, found
 
@@ -55,3 +60,17 @@ def test_a_part_that_is_called_to_evaluate_has_what_is_gathered_with_the_whole()
     """As an encoder whose embedding the decoder has too, when text is written."""
     for zero, gap in figures("part_for_itself"):
         assert gap <= 1e-6, zero
+
+
+def test_ranks_that_call_other_parts_are_told_so() -> None:
+    """Messages of parts that are of one size would be taken for each other's."""
+    script = Path(__file__).with_name("sharding_experts.py")
+    command = [sys.executable, "-m", "dream", "run", "-n", "2", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "40"},
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode != 0, said
+    assert "The ranks call different parts of a model" in said
+    assert "experts.1 on rank 0" in said

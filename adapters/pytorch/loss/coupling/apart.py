@@ -1,0 +1,95 @@
+"""Terms of a loss that no output is seen below, and that data may have come into by an index or a
+product: whether they are of parameters and constants alone, and so count once.
+
+The graph does not tell. But such a term is the same number on every rank, where rows have not gone
+into it; so the ranks compare it in their first steps, and remember what it was.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.private import note, to_local
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.loss.terms import Term
+
+_VALUE = "dream.apart"
+"""A key of a graph node's metadata: the number that it made, of no row of a batch."""
+_SLOTS = 8
+"""Terms of a loss that are compared."""
+FIGURES = 1 + _SLOTS
+_MOST = 128
+"""Nodes of a term by which it is known again."""
+Form = tuple[object, ...]
+
+
+def note_number(made: Any) -> None:
+    """A function that was given nothing of a batch's rows has made this."""
+    if isinstance(made, torch.Tensor) and made.grad_fn is not None and made.numel() == 1:
+        if to_local(made) is not made:  # a part of a sum, which it would take all ranks to know
+            return
+        note(made.grad_fn, _VALUE, made.detach().clone())
+
+
+def form_of(node: Any) -> Form:
+    """What a term's graph is made of, the parameters too: alike at every step."""
+    form: list[object] = []
+    left, seen = [node], {node}
+    while left and len(form) < _MOST:
+        at = left.pop()
+        form += [at.name(), id(getattr(at, "variable", None))]
+        for each in graph.operands(at):
+            if each not in seen:
+                seen.add(each)
+                left.append(each)
+    return tuple(form)
+
+
+@final
+class TermsApart:
+    """What the ranks have found of such terms: whether they count once."""
+
+    def __init__(self) -> None:
+        self._once: dict[Form, bool] = {}
+
+    def once(self, term: Term, node: Any) -> bool:
+        """Whether a term is known to count once. Where it is not, it may be compared. node: the
+        number that it is, before constants."""
+        form = form_of(node) if self._once else ()
+        if self._once.get(form):
+            return True
+        term.apart = node.metadata.get(_VALUE)
+        if term.apart is not None and not self._once.get(form, True):
+            term.apart = None
+        if term.apart is not None:
+            term.form = form or form_of(node)
+        return False
+
+    def figures(self, terms: Sequence[Term]) -> list[float]:
+        """What is told of a loss's terms: which they are, and each one's number."""
+        found = _compared(terms)
+        names = "|".join(str(each) for term in found for each in term.form[::2])
+        told = [float(term.apart) for term in found if term.apart is not None]
+        return [float(zlib.crc32(names.encode())), *(told + [-inf] * _SLOTS)[:_SLOTS]]
+
+    def hear(self, terms: Sequence[Term], most: Sequence[float], least: Sequence[float]) -> None:
+        """Be told the greatest and the least of each figure: terms that are alike count once."""
+        if most[0] != least[0]:
+            return
+        for slot, term in enumerate(_compared(terms), 1):
+            alike = most[slot] == least[slot]
+            if not alike or most[slot] != 0.0:  # nothing is alike whatever it is of
+                self._once[term.form] = alike
+            if alike:
+                term.counts_once()
+
+
+def _compared(terms: Sequence[Term]) -> list[Term]:
+    return [each for each in terms if each.apart is not None][:_SLOTS]
