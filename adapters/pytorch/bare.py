@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, final
 from weakref import ref
 
@@ -77,22 +77,24 @@ class BareParameters:
             if self._inside or recomputing() or left_alone():
                 run(tensors, grad_tensors, *args, **kwargs)
                 return
-            bare = [] if called else self._of_loss(tensors)
+            leaves = [] if called else self._of_loss(tensors)
+            bare = self._without_rows(leaves)
             before = self._gradients() if called else []
             self._inside = True
             try:
                 keep = dict(zip(("retain_graph", "create_graph"), args, strict=False)) | kwargs
                 plain = keep.pop("inputs", None) is None
-                if bare and not called and self.weighed is not None and plain:
-                    self._read(self.weighed, bare, run, tensors, grad_tensors, keep)
+                if leaves and self.weighed is not None and plain:
+                    self._read(self.weighed, leaves, run, tensors, grad_tensors, keep)
                     return
-                if bare and not called:
+                if leaves:
                     self._run_weighed(run, tensors, grad_tensors, args, kwargs)
                 else:
                     run(tensors, grad_tensors, *args, **kwargs)
             finally:
                 self._inside = False
-            bare = [p for held in before for p in held.reached()] if called else bare
+            if called:
+                bare = self._without_rows(p for held in before for p in held.reached())
             if bare:
                 self._average(bare)
 
@@ -131,10 +133,15 @@ class BareParameters:
         reduced = self._registry.reduced()
         return [leaf for leaf in _leaves(tensors.grad_fn) if id(leaf) not in reduced]
 
+    def _without_rows(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Leave out what holds rows of a batch, each rank's its own."""
+        rows = self._registry.row_leaves
+        return [x for x in tensors if rows is None or x not in rows]
+
     def _read(
         self,
         weighed: WeighedBackward,
-        bare: list[torch.Tensor],
+        leaves: list[torch.Tensor],
         run: Callable[..., None],
         root: torch.Tensor,
         given: Any,
@@ -144,7 +151,8 @@ class BareParameters:
         tells the others so. keep: of the graph."""
         share = self._shares.of(())
         empty = share is not None and not share.count
-        call = TrainingCall(_Bare(bare, self._average), share, [])
+        average = partial(self._average, self._without_rows(leaves))
+        call = TrainingCall(_Bare(leaves, average), share, [])
         weighed.through(call, (lambda *_, **__: None) if empty else run, root, given, keep)
 
     def _run_weighed(
@@ -170,6 +178,9 @@ class BareParameters:
         """In one call: which have a gradient, a message, and the gradients. Returns the mean of the
         message."""
         self._registry.bare.update({id(p): ref(p) for p in bare})
+        if not bare and message is not None:
+            only: torch.Tensor = self._registry.communicator.all_reduce(message)
+            return only
         some = torch.tensor([float(p.grad is not None) for p in bare])
         own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bare]
         sent = torch.zeros(1) if message is None else message
@@ -185,15 +196,15 @@ class BareParameters:
 
 @final
 class _Bare(Bearer):
-    """Stands for what a loop computes by itself, in one backward pass. average: makes their
-    gradients, and a message, the mean over the ranks."""
+    """Stands for what a loop computes by itself, in one backward pass. average: makes the gradients
+    of those that all ranks have, and a message, the mean over the ranks."""
 
     completes = True
 
     def __init__(
         self,
         parameters: list[torch.Tensor],
-        average: Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor],
+        average: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
         self._parameters, self._average = parameters, average
         self._message = torch.zeros(SIZE)
@@ -209,7 +220,7 @@ class _Bare(Bearer):
     def finish(self, run: Callable[..., None]) -> None:
         del run
         self._over = True
-        self._message = self._average(self._parameters, self._message)
+        self._message = self._average(self._message)
 
     def received(self) -> torch.Tensor:
         return self._message

@@ -4,7 +4,7 @@ what an optimizer is about to step, and the first difference is named."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import chain
 from typing import Any, final
 from weakref import ref
@@ -53,6 +53,8 @@ class DriftGuard:
         self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
+        self.rows: Container[object] = ()
+        """What is stepped that holds a rank's own rows of a batch."""
         self._optimizers: list[ref[Optimizer]] = []
         self.alarms = 0
 
@@ -91,7 +93,7 @@ class DriftGuard:
         """Compare all there is, and have the pace know what that costs."""
         step, began = pace.step_seconds(), time.perf_counter()
         stepped = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        parameters = [parameter for parameter in stepped if _is_whole(parameter)]
+        parameters = [p for p in stepped if _is_whole(p) and p not in self.rows]
         buffers = self._buffers()
         own = [
             crc32(repr(hyperparameters(optimizer)).encode()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 from weakref import WeakSet, ref
 
 import torch
@@ -28,6 +28,9 @@ from dream.collectives import Communicator
 from dream.data.partition import Share
 from dream.model_description.layout import check_same, unnumbered
 
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.loss.row_leaves import RowLeaves
+
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
 
 
@@ -38,7 +41,8 @@ class ModuleRegistry:
     make: distributes a module. inside: a distributed module is running, so those it calls are its
     parts. generation: grows whenever parameters may have been replaced. synchronises: BatchNorm
     normalises by all ranks' samples. recomputes: which layers are. bare: parameters of no module,
-    whose gradients are averaged after backward, by their ids.
+    whose gradients are averaged after backward, by their ids. row_leaves: what modules were called
+    with that wants a gradient of its own rows.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class ModuleRegistry:
         self.draws = draws or CallDraws(communicator.rank, shares)
         self.inside = False
         self.bare: dict[int, ref[torch.Tensor]] = {}
+        self.row_leaves: RowLeaves | None = None
         self.generation = 0
         self.roots: WeakSet[DistributedModule] = WeakSet()
         self._make = make
@@ -138,9 +143,16 @@ class ModuleRegistry:
             "strategy.communicator.all_reduce."
         )
 
+    def note_rows(self, args: tuple[Any, ...]) -> None:
+        """A frozen module is called, through which a gradient may come to rows of a batch."""
+        if self.row_leaves is not None:
+            self.row_leaves.note(self.shares.of(args), args)
+
     def averaged(self, parameter: torch.Tensor) -> bool:
         """Whether it is of no module, and its gradient was averaged after backward."""
         known = self.bare.get(id(parameter))
+        if self.row_leaves is not None and parameter in self.row_leaves:
+            return True  # of rows, that nobody else has
         return known is not None and known() is parameter
 
     def called(self) -> bool:
@@ -259,6 +271,8 @@ class Pending(CallHook):
                 set_hook(module, None)
             elif any(parameter.requires_grad for parameter in parameters):
                 return self._registry.distribute(module)(*args, **kwargs)
+            else:
+                self._registry.note_rows((*args, *kwargs.values()))
         return self.inner(*args, **kwargs)
 
 

@@ -40,6 +40,7 @@ from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
+from dream.adapters.pytorch.loss.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand
 from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
@@ -85,6 +86,7 @@ class WeighedBackward:
         self.lineage = self.reader.lineage
         self._among, self._updates = among, updates
         self._calls: dict[Bearer, deque[TrainingCall]] = {}
+        self.row_leaves = RowLeaves()
         self._lent, self._within = lent, within
         self.script_hooks = ScriptHooks(self._times, accumulates=updates is not None)
         self.installed = self._running = False
@@ -96,6 +98,7 @@ class WeighedBackward:
     ) -> TrainingCall:
         """A distributed module is called in training. share: of its inputs' batch."""
         call = TrainingCall.of(bearer, share, args, kwargs)
+        self.row_leaves.note(share, args if not kwargs else (*args, *kwargs.values()))
         if not self.reader.settled:
             call.keep()
             self.lineage.called(call, (args, kwargs))
@@ -190,7 +193,7 @@ class WeighedBackward:
             keep = {"retain_graph": retain_graph, "create_graph": create_graph}
             self._start(run, roots, gradients, keep, inputs)
 
-        return self.script_hooks.around(backward)
+        return self.script_hooks.around(self.row_leaves.around(backward))
 
     def through(
         self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]

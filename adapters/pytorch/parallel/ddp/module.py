@@ -83,6 +83,7 @@ class DdpModule(DistributedModule, Bearer):
         self._reducer: Any = None
         self._riders: Riders | None = None
         self._riding: Sequence[float] = ()
+        self._alone: torch.Tensor | None = None
         self._norms = batch_norm.norms(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -118,6 +119,10 @@ class DdpModule(DistributedModule, Bearer):
         return self.backwards.armed
 
     def ride(self, message: Numbers) -> bool:
+        if not self.trained:  # frozen, and trained through: there is nothing to ride with
+            own = torch.as_tensor(message, dtype=torch.float64)
+            self._alone = own if self._begins or self._alone is None else self._alone + own
+            return True
         self.backwards.expected, self._runner.reduced = True, False
         if self.late is not None:
             self.late.ride(message, begins=self._begins)
@@ -176,11 +181,15 @@ class DdpModule(DistributedModule, Bearer):
         self.backwards.averaged()
 
     def received(self) -> Numbers:
+        if self._alone is not None:
+            alone, self._alone = self._alone, None
+            means: torch.Tensor = self.registry.communicator.all_reduce(alone)
+            return means
         if self.late is not None:
             return self.late.means
         if self._riders is not None:
-            means: Sequence[float] = self._riders.means
-            return means
+            ridden: Sequence[float] = self._riders.means
+            return ridden
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None

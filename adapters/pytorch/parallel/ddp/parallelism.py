@@ -159,6 +159,9 @@ class Averaging(Synchronous):
         self._lent = BackwardLent()
         super().__init__(plan)
         self._backward.stamped = self.guard
+        self.registry.row_leaves = self._backward.row_leaves
+        if self.guard is not None:
+            self.guard.rows = self._backward.row_leaves
         if self.bare is not None and self.training.updates is None:
             self.bare.weighed = self._backward
 

@@ -87,6 +87,7 @@ class Sharding(Parallelism):
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
             within=starting_anywhere,
         )  # fmt: skip
+        self.registry.row_leaves = self._guard.rows = self.backward.row_leaves
         self._bare = BareParameters(self.registry, self.shares, self.backward.waits)
         if self.training.updates is None:
             self._bare.weighed = self.backward
