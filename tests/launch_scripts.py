@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dream.launch.ending import Outcome
 from dream.launch.forks.foresight import IMPORTS
@@ -118,6 +119,17 @@ def start_alone(
             return Forked(command, {**env, IMPORTS: imports}, files, {})
         line = [sys.executable, *command]
         return subprocess.Popen(line, env=env, stdin=null, stdout=out, stderr=err)
+
+
+def alone(
+    command: Sequence[str], imports: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A script without a launcher, to its end; as `start_alone`."""
+    with TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        code = start_alone(command, imports, said, {**os.environ, **(env or {})}).wait()
+        out, err = (said.with_suffix(end).read_text() for end in (".out", ".err"))
+    return subprocess.CompletedProcess(command, code, out, err)
 
 
 def free_port() -> int:

@@ -181,7 +181,6 @@ def _backend(reduction: str) -> str:
 _wires: WeakSet[GroupWire] = WeakSet()
 
 
-@atexit.register
 def _let_go() -> None:
     """A group that is held until the interpreter is taken down can abort the process: its threads
     are joined too late."""
@@ -202,6 +201,8 @@ class GroupWire(TorchWire):
         self._group = group
         self._name = "gloo" if reduction == "auto" else reduction
         self._size = group.size()
+        if not _wires:
+            atexit.register(_let_go)
         _wires.add(self)
         self._options = {op: _options(reduce) for op, reduce in _OPS.items()}
 

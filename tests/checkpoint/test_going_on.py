@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launch_scripts import alone
 
 SCRIPT = """
 import json, os, sys, time
@@ -287,8 +288,7 @@ def test_a_script_that_loads_nothing_is_told_as_it_begins(tmp_path: Path) -> Non
 
 
 def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> None:
-    arguments = [sys.executable, str(script), "single", str(tmp_path / "run.json"), "0"]
-    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+    ran = alone([str(script), "single", str(tmp_path / "run.json"), "0"], "torch")
     assert ran.returncode == 0, ran.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.json.step.0"]
 
@@ -298,7 +298,7 @@ def test_a_fit_that_asks_for_nothing_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "fit.py"
     script.write_text(KERAS)
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    subprocess.run([sys.executable, str(script), "single", f"{whole}.json", "0"], check=True)
+    assert not alone([str(script), "single", f"{whole}.json", "0"], "tensorflow,keras").returncode
     left = interrupted(command(script, "mirrored", 2, folder, "--", SLOW), folder, ASKS[0][1])
     assert left.returncode == 85, left.stderr
     subprocess.run(command(script, "mirrored", 3, folder), check=True, timeout=150)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import alone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCH = ("digits_torch.py", "")
@@ -27,9 +28,13 @@ def output(backend, *line):
     """All that rank 0 prints."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin, where cores are shared
     env |= {"KERAS_BACKEND": backend} if backend else {}
-    done = subprocess.run(
-        [sys.executable, *line], capture_output=True, text=True, timeout=900, env=env, check=False
-    )
+    if line[0].endswith(".py"):
+        done = alone(line, "tensorflow,keras" if backend == "tensorflow" else "torch", env)
+    else:
+        done = subprocess.run(
+            [sys.executable, *line],
+            capture_output=True, text=True, timeout=900, env=env, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "op_level_cost_estimator" not in done.stderr, done.stderr  # TensorFlow's, as an error
     return done.stdout
@@ -88,7 +93,10 @@ def test_a_split_model_alone(script):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "most"),
-    [pytest.param("hybrid.py", 0.7, marks=AGAIN), ("hybrid_transformer.py", 0.54)],
+    [
+        pytest.param("hybrid.py", 0.7, marks=AGAIN),
+        ("hybrid_transformer.py", 0.54),
+    ],
 )
 def test_a_mesh_of_four_ranks(script, most):
     found = output("", *RUN[:-1], "4", str(EXAMPLES / script))

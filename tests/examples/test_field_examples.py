@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import alone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AGAIN = pytest.mark.exhaustive
@@ -19,8 +20,14 @@ NOISE = re.compile(r"WARNING: All log messages before absl|[IWE]0000 |Traceback|
 def output(script: str, *given: str, ranks: bool = False, backend: str = "tensorflow") -> str:
     """Return what an example prints on rank 0, without what frameworks write beside it."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": backend}
-    line = [sys.executable, *(RUN if ranks else []), str(EXAMPLES / script), *given]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=900, env=env, check=False)
+    line = [*(RUN if ranks else []), str(EXAMPLES / script), *given]
+    if ranks:
+        line = [sys.executable, *line]
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=900, env=env, check=False
+        )
+    else:
+        done = alone(line, "torch" if "torch" in script else "tensorflow,keras", env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not NOISE.search(done.stdout), done.stdout
     return done.stdout

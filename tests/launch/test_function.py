@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import stat
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,16 @@ import dream
 
 def place(factor: int, plus: int = 0) -> int:
     return int(os.environ["RANK"]) * factor + plus
+
+
+KEPT: list[Any] = []
+
+
+def leave(folder: Path) -> None:
+    KEPT.append((folder / "open").open("w"))
+    KEPT[0].write("written")
+    atexit.register((folder / "registered").write_text, "written")
+    threading.Timer(0.2, (folder / "thread").write_text, ("written",)).start()
 
 
 def fail_on(rank: int) -> None:
@@ -36,6 +48,13 @@ def environment(name: str) -> str | None:
 
 def test_results_come_in_rank_order() -> None:
     assert dream.launch(place, 10, n=3, plus=1) == [1, 11, 21]
+
+
+def test_a_rank_ends_what_its_function_left(tmp_path: Path) -> None:
+    """What is registered, threads, and files that nobody closed."""
+    dream.launch(leave, tmp_path, n=1)
+    for name in ("open", "registered", "thread"):
+        assert (tmp_path / name).read_text() == "written", name
 
 
 def test_what_ranks_print_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +82,7 @@ def test_a_time_limit() -> None:
 
 def test_environment_framework_and_strategy_reach_the_ranks() -> None:
     assert dream.launch(environment, "MINE", n=1, env={"MINE": "yes"}) == ["yes"]
-    given = {"framework": "torch", "strategy": "mirrored"}
+    given = {"framework": "torch", "strategy": "mirrored", "env": {"DREAM_WARM": "0"}}
     assert dream.launch(environment, "DREAM_FRAMEWORK", **given) == ["torch", "torch"]
     assert dream.launch(environment, "DREAM_STRATEGY", **given) == ["mirrored", "mirrored"]
 

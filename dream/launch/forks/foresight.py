@@ -28,9 +28,12 @@ _MODULES = {
 }
 _TRAINS = {
     "torch": "torch.distributed.tensor torch.distributed.fsdp torch.distributed.pipelining "
-    "torch._dynamo",  # the optimizers' first step imports it
-    "tensorflow": "tensorflow.experimental.dtensor",
-    "keras": "",
+    "torch._dynamo "  # the optimizers' first step imports it
+    "dream.adapters.pytorch.parallel.ddp.parallelism dream.adapters.pytorch.adapter "
+    "dream.adapters.shared_memory.pytorch",
+    "tensorflow": "tensorflow.experimental.dtensor dream.adapters.tensorflow.parallel.replicas "
+    "dream.adapters.shared_memory.tensorflow",
+    "keras": "dream.adapters.keras.hooks",
 }
 """What follows where dream is imported too, for it trains then."""
 

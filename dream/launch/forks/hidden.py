@@ -153,7 +153,7 @@ class HiddenModules(MetaPathFinder, Loader):
 
     def _import(self, name: str, before: Collection[str]) -> None:
         effects = _Effects()
-        with _observed(effects), suppress(ImportError):  # the rank's own to raise
+        with _observed(effects), suppress(Exception):  # the rank's own to raise
             import_module(name)
         known = {module for group in self._groups.values() for module in group.new}
         brought = self._hide(before)

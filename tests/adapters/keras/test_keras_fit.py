@@ -31,6 +31,8 @@ HELD = {
     "scaled_losses": "clip_norm_with_a_scaled_loss of the contract",
     "a_schedule_by_name_of_optimizer": "a_schedule_of_the_learning_rate of test_keras_steps",
     "batch_by_batch": "batches_by_hand of test_keras_steps",
+    "files_and_restoring": "restored of test_keras_resume",
+    "python_dataset": "python_dataset of test_keras_scripts",
     "tensorflow_dataset": "dataset_of_the_users of the contract, frameworks_own_data of scripts",
 }
 DEVICES = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import alone, keras_on
+
+from dream.launch.forks.foresight import IMPORTS
 
 SCRIPT = Path(__file__).with_name("keras_server_optimizer.py")
 
@@ -17,9 +17,6 @@ SCRIPT = Path(__file__).with_name("keras_server_optimizer.py")
 def test_what_comes_back_is_the_same_and_hostile_descriptions_make_nothing(
     backend: str, tmp_path: Path
 ) -> None:
-    environ = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        env=environ, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    environ = keras_on(backend)
+    done = alone([str(SCRIPT), str(tmp_path)], environ[IMPORTS], environ)
     assert done.stdout.endswith("all held\n"), done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,9 @@ def test_ranks_of_several_devices_are_given_whole_batches() -> None:
     for replicas, said in call("tf_alone", "batches_of_their_own", n=2, strategy=asked):
         assert replicas == 4
         assert said.startswith("Unsupported: Ranks of several devices are each given the whole")
+
+
+def test_what_a_rank_has_logged_is_written_at_its_end(tmp_path: Path) -> None:
+    call("tf_alone", "logged", str(tmp_path), n=1)
+    (events,) = tmp_path.iterdir()
+    assert b"at the end" in events.read_bytes()

@@ -35,6 +35,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     begins_with,
     is_in_place,
     lays_out,
+    leaves_of,
     of_torch,
     origin_of,
     same_values,
@@ -42,7 +43,6 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     tensors_of,
     try_halves,
 )
-from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
@@ -109,7 +109,7 @@ class Lineage(TorchFunctionMode):
         if self._looked:
             self.end()
         self._rows = rows = Rows.of(share)
-        for x in tree_leaves(batch):
+        for x in leaves_of(batch):
             if isinstance(x, torch.Tensor):
                 self._kept.add(x)
             several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
@@ -126,7 +126,7 @@ class Lineage(TorchFunctionMode):
         loss, and where it mixes rows itself."""
         if self._follows:
             self._inside = call
-            origins = [self._origin(x) for x in tree_leaves(args)]
+            origins = [self._origin(x) for x in leaves_of(args)]
             self._inputs += [each for each in origins if isinstance(each, MixedRows)]
             first = next((each for each in origins if isinstance(each, OfRows)), None)
             if first is not None and first.place.dim == 1:
@@ -177,7 +177,7 @@ class Lineage(TorchFunctionMode):
             return func(*args, **given)
         inside = self._is_inside()
         name = getattr(func, "__name__", "")
-        leaves = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
+        leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
         of_rows = bool(origins) or self._kept.has(leaves)
         if name in _LEFT_OUT or (name != "detach" and _called_by_dream()):
@@ -212,7 +212,7 @@ class Lineage(TorchFunctionMode):
         outs = tensors_of(made)
         if name == "grad":
             of = args[1] if len(args) > 1 else given.get("inputs")
-            for x, by in zip(outs, tree_leaves(of), strict=False):
+            for x, by in zip(outs, leaves_of(of), strict=False):
                 if not isinstance(by, torch.nn.Parameter) and x.shape[:1] == (self._rows.count,):
                     self._put(x, OfRows(self._rows.count, Place(0)))
         elif name == "batch_norm" and not inside:
@@ -237,7 +237,7 @@ class Lineage(TorchFunctionMode):
         """Numbers of Python's that data are combined with: such as were read of a batch differ."""
         if any(x.requires_grad for x in leaves):
             return  # a loss's constants are looked at in its graph
-        for each in tree_leaves((args, given)):
+        for each in leaves_of((args, given)):
             if type(each) is not float or (name, each) in self._numbers or not isfinite(each):
                 continue
             if each.is_integer() or (1.0 / each).is_integer():  # a count, or by one

@@ -54,10 +54,24 @@ class ChosenRows:
 
 Origin = MixedRows | OfRows | ChosenRows
 Tried = Callable[..., list[torch.Tensor] | None]
+_LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
+           torch.dtype, torch.device}  # fmt: skip
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """As torch's tree_leaves, which takes a fifth of the time that a small model's loop has."""
+    kind = type(tree)
+    if kind in _LEAVES:
+        return [tree]
+    if kind is tuple or kind is list:
+        return [leaf for each in tree for leaf in leaves_of(each)]
+    if kind is dict:
+        return [leaf for each in tree.values() for leaf in leaves_of(each)]
+    return tree_leaves(tree)
 
 
 def tensors_of(made: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
+    return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
 
 
 def is_in_place(name: str) -> bool:
@@ -71,7 +85,7 @@ def is_in_place(name: str) -> bool:
 def lays_out(name: str, args: Any, n: int) -> bool:
     """Whether a tensor is laid out by the number of its rows, and another size that is worked out:
     half of it would fit too."""
-    sizes = [x for x in tree_leaves(args[1:]) if type(x) is int]
+    sizes = [x for x in leaves_of(args[1:]) if type(x) is int]
     return name in ("view", "reshape") and -1 in sizes and n in sizes
 
 

@@ -36,7 +36,6 @@ _requires_grad = attrgetter("requires_grad")
 _joined: WeakSet[DdpModule] = WeakSet()
 
 
-@atexit.register
 def _let_go_of_groups() -> None:
     """A reducer that is the last to hold a process group waits for the group's threads with
     Python's lock in its hand, and they may be waiting for that lock (torch's issue 56297)."""
@@ -336,6 +335,8 @@ class DdpModule(DistributedModule, Bearer):
             return
         if self.late is not None:
             return
+        if not _joined:
+            atexit.register(_let_go_of_groups)
         _joined.add(self)
         self._ddp = self._settings.wrap(self._runner, taken)
         self._forward = forward_of(self._ddp, self._runner)

@@ -309,7 +309,7 @@ def compared(ways: list[str], scripts: Iterable[str] = SCRIPTS) -> Figures:
 
 
 def at_two() -> Figures:
-    looped = compared(["zero=1", "zero=2", "zero=3", "tensor"]) | compared(["data"], ["hooks"])
+    looped = compared(["zero=1", "zero=3", "tensor"]) | compared(["data"], ["hooks"])
     return looped | compared_steps(["zero=1", "zero=3", "tensor", "pipeline", "accumulated"])
 
 
@@ -318,7 +318,7 @@ def at_three() -> Figures:
 
 
 def at_four() -> Figures:
-    return compared(["data x tensor", "zero=3"]) | compared_steps(["data x pipeline"])
+    return compared(["data x tensor", "zero=2", "zero=3"]) | compared_steps(["data x pipeline"])
 
 
 JOBS = {2: at_two, 3: at_three, 4: at_four}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import replica_scripts
+from launch_scripts import alone
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(replica_scripts.__file__)
@@ -18,7 +17,8 @@ SCRIPT = Path(replica_scripts.__file__)
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("replicas") / "found.pickle"
-    subprocess.run([sys.executable, str(SCRIPT), str(file)], check=True, timeout=600)
+    ended = alone([str(SCRIPT), str(file)], "torch")
+    assert ended.returncode == 0, ended.stderr
     return pickle.loads(file.read_bytes())
 
 
