@@ -178,6 +178,10 @@ class Engine(ABC):
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         """Sum each tensor over the parts, on every part."""
 
+    def dense(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return gradients as whole tensors, where a framework has other forms of them."""
+        return list(gradients)
+
     @abstractmethod
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         """Multiply each tensor by `weight`; what weighs nothing becomes exactly 0, nan too."""

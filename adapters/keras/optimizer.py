@@ -253,7 +253,9 @@ def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
     if variables is None:
         inner = getattr(update.optimizer, "inner_optimizer", update.optimizer)
         variables = private.known_to(inner)
-    gradients = on_present(update.gradients, lambda given: engine.weigh(given, weight))
+    gradients = on_present(
+        update.gradients, lambda given: engine.weigh(engine.dense(given), weight)
+    )
     return engine.exchange.present(variables, gradients)
 
 

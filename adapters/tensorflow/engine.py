@@ -16,6 +16,7 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare, Engine, unweighed
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import refused_where, translated
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -30,9 +31,11 @@ class TensorFlowEngine(Engine):
     def framework(self) -> Framework:
         return "tensorflow"
 
+    def dense(self, gradients: Sequence[Any]) -> list[Any]:
+        return [tf.convert_to_tensor(g) for g in gradients]
+
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
-        dense = [tf.convert_to_tensor(t) for t in tensors]
-        return [tf.math.multiply_no_nan(t, tf.cast(weight, t.dtype)) for t in dense]
+        return [slices.times(t, weight) for t in tensors]
 
     def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
         there = share[0] > 0

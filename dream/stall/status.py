@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dream import cluster
 from dream._errors import Desynchronized
-from dream.stall.phases import WORDS, Phase
+from dream.stall.phases import WORDS, Phase, libraries, own_line
 
 _MOST_LINES = 10
 _PASSED_ON = ("send", "receive", "recv", "wait")
@@ -190,8 +190,14 @@ def stack_lines(wait: Standstill, ranks: Mapping[int, RankStatus]) -> list[str]:
         if stack:
             lines.append(f"  rank {rank}, innermost call first:")
             lines += [f"    {at}" for at in stack[:_MOST_LINES]]
-            lines += ["    ..."] if len(stack) > _MOST_LINES else []
+            lines += [_cut_off(stack)] if len(stack) > _MOST_LINES else []
     return lines
+
+
+def _cut_off(stack: Sequence[str]) -> str:
+    """Stand for the outer calls of a stack; with the script's own line, where no shown one is."""
+    shown, script = (own_line(part, libraries()) for part in (stack[:_MOST_LINES], stack))
+    return "    ..." if shown or not script else f"    ... called at {script}"
 
 
 def absence(

@@ -22,9 +22,11 @@ from dream.stall.phases import Phase, PhaseRule
 from dream.stall.status import ProcessState as State
 from dream.stall.status import (
     RankStatus,
+    Standstill,
     find_standstill,
     none_can_go_on,
     speaker,
+    stack_lines,
     stuck,
     warning,
     whereabouts,
@@ -120,6 +122,17 @@ def test_what_is_said() -> None:
         f"    {stack[0]}",
         f"    {stack[1]}",
     ]
+
+
+def test_the_scripts_own_line_is_said_however_deep_the_stack_is() -> None:
+    within = [f'File "{stall.__file__}", line {n} in deep' for n in range(12)]
+    script = 'File "train.py", line 9 in <module>'
+    deep, flat = ((*within[:depth], script) for depth in (12, 3))
+    ranks = {0: RankStatus(0, stack=deep), 1: RankStatus(1, stack=flat)}
+    wait = Standstill((0, 1), (), "backward()", 61.0)
+    lines = stack_lines(wait, ranks)
+    assert lines[10:12] == [f"    {within[9]}", "    ... called at train.py:9 in <module>"]
+    assert lines[-1] == '    File "train.py", line 9 in <module>'
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,23 @@ class DealtBatches(Sampler[list[int]]):
         self._order = order
         self._asked: deque[_Beginning] = deque()
         self._last: _Beginning | None = None
+        self._made = True
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the script's own batch sampler has, as `set_epoch`, is reached through this."""
+        if name.startswith("__") or "_made" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What the script sets (an epoch, a batch size) its own batch sampler has, too."""
+        mine = name in vars(self)
+        made = "_made" in vars(self) and not name.startswith("_")
+        if made and name not in ("source", "track", "reads") and hasattr(self.source, name):
+            setattr(self.source, name, value)
+            if not mine:
+                return
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         """Global batches, which are updates: what a schedule is reckoned in."""

@@ -17,7 +17,8 @@ _OWN_SUMS = (
     "what the loop itself adds up over an epoch is of this rank's rows alone: running += "
     "loss.item() * len(x) comes to a part of the sum, so divide it by the rows that were counted, "
     "not by len(data); other sums, as of right answers, are made global by "
-    'strategy.communicator.all_reduce(torch.tensor(own), op="sum")'
+    'strategy.communicator.all_reduce(torch.tensor(own), op="sum"). So is a loss that is logged '
+    "where another made of it went backward, as (loss / 4).backward(), or a part of one"
 )
 number_of: Callable[[torch.Tensor], float] = torch.Tensor.item
 numbers_of: Callable[[torch.Tensor], list[float]] = torch.Tensor.tolist

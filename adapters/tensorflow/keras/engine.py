@@ -19,7 +19,7 @@ from dream.adapters.keras.engine import (
 )
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
-from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
@@ -56,7 +56,12 @@ class ProcessEngine(TensorFlowEngine):
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        return list(self._adding.all_reduce([tf.convert_to_tensor(t) for t in tensors], "sum"))
+        if self.mixed:  # the other framework's gradients are dense
+            tensors = [tf.convert_to_tensor(t) for t in tensors]
+        return slices.total(tensors, self._added, self.rank, self.parts)
+
+    def _added(self, tensors: list[Any]) -> list[Any]:
+        return list(self._adding.all_reduce(tensors, "sum"))
 
     def one_hot(self, share: BatchShare) -> list[Any]:
         return [tf.one_hot(self.rank, self.parts) * share.digest]

@@ -14,7 +14,7 @@ from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare, unweighed
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
-from dream.adapters.tensorflow.keras import data
+from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras import private as private_tensorflow
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.private import read_as_number
@@ -56,7 +56,9 @@ class MirroredEngine(TensorFlowEngine):
         return range(self.rank * self._devices, (self.rank + 1) * self._devices)
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        values = [tf.convert_to_tensor(t) for t in tensors]
+        return slices.total(tensors, self._added, self.here[0] + _replica(), self.parts)
+
+    def _added(self, values: list[Any]) -> list[Any]:
         pack = Pack.of(TensorFlowTensors(), values, [CARRIED[v.dtype.name] for v in values])
         replica = tf.distribute.get_replica_context()
         if self.several_processes:

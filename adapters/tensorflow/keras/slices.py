@@ -1,0 +1,56 @@
+"""Gradients of lookups, `tf.IndexedSlices`, over the parts: all rows, in the parts' order.
+
+Keras's optimizers square, clip and measure such a gradient row by row, so that an entry of a table
+that a batch looks up twice counts as two rows: with its dense sum Adam would train another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def times(x: Any, weight: Any) -> Any:
+    """Return x * weight; exactly 0 where the weight is 0, whatever x is."""
+    if _is_slices(x):
+        return tf.IndexedSlices(times(x.values, weight), x.indices, x.dense_shape)
+    dense = tf.convert_to_tensor(x)
+    return tf.math.multiply_no_nan(dense, tf.cast(weight, dense.dtype))
+
+
+def total(
+    tensors: Sequence[Any], add: Callable[[list[Any]], list[Any]], part: Any, parts: int
+) -> list[Any]:
+    """Return sums over the parts; of slices the rows of all. add: adds dense tensors up over the
+    parts. part: which this one is."""
+    slices = [t for t in tensors if _is_slices(t)]
+    if not slices:
+        return add([tf.convert_to_tensor(t) for t in tensors])
+    rows = tf.stack([tf.shape(s.indices)[0] for s in slices])
+    (counts,) = add([tf.one_hot(part, parts, dtype=tf.int32)[:, None] * rows])
+    before, whole = tf.cumsum(counts, exclusive=True)[part], tf.reduce_sum(counts, axis=0)
+    after = whole - before - rows
+    gaps = iter([tf.stack([before[i], after[i]]) for i in range(len(slices))])
+    sent: list[Any] = []
+    for t in tensors:
+        sent += _apart(t, next(gaps)) if _is_slices(t) else [tf.convert_to_tensor(t)]
+    sums = iter(add(sent))
+    return [
+        tf.IndexedSlices(next(sums), next(sums), t.dense_shape) if _is_slices(t) else next(sums)
+        for t in tensors
+    ]
+
+
+def _is_slices(x: Any) -> bool:
+    return isinstance(x, tf.IndexedSlices)
+
+
+def _apart(slices: Any, gap: Any) -> list[Any]:
+    """Return values and indices with zeros where the other parts' rows go. gap: how many before
+    and after."""
+    return [
+        tf.pad(x, tf.concat([gap[None], tf.zeros([tf.rank(x) - 1, 2], gap.dtype)], axis=0))
+        for x in (slices.values, slices.indices)
+    ]

@@ -1,0 +1,47 @@
+"""Embeddings whose entries come many times in a batch, by optimizers that square their gradient."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import dream
+
+
+class OwnStep(keras.Model):  # type: ignore[misc]  # Keras is untyped
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def trained(optimizer: str, own_step: bool) -> dict[str, list[Any]]:
+    return {
+        "plain": _weights(nullcontext(), optimizer, own_step),
+        "replicas": _weights(dream.strategy("mirrored"), optimizer, own_step),
+    }
+
+
+def _weights(
+    block: AbstractContextManager[Any], optimizer: str, own_step: bool
+) -> list[np.ndarray[Any, Any]]:
+    keras.utils.set_random_seed(3)
+    x = np.random.randint(0, 12, (51, 7))
+    y = (x.sum(1, keepdims=True) % 2).astype("float32")
+    with block:
+        words = keras.Input((7,), dtype="int32")
+        hidden = keras.layers.Flatten()(keras.layers.Embedding(30, 6)(words))
+        output = keras.layers.Dense(1, activation="sigmoid")(hidden)
+        model = (OwnStep if own_step else keras.Model)(words, output)
+        made = keras.optimizers.get({"class_name": optimizer, "config": {"clipnorm": 0.05}})
+        model.compile(made, "binary_crossentropy")
+        model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+        weights: list[np.ndarray[Any, Any]] = model.get_weights()
+        return weights
