@@ -178,8 +178,9 @@ class Engine(ABC):
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         """Sum each tensor over the parts, on every part."""
 
-    def dense(self, gradients: Sequence[Any]) -> list[Any]:
+    def dense(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
         """Return gradients as whole tensors, where a framework has other forms of them."""
+        del optimizer
         return list(gradients)
 
     @abstractmethod

@@ -254,7 +254,7 @@ def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
         inner = getattr(update.optimizer, "inner_optimizer", update.optimizer)
         variables = private.known_to(inner)
     gradients = on_present(
-        update.gradients, lambda given: engine.weigh(engine.dense(given), weight)
+        update.gradients, lambda given: engine.weigh(engine.dense(given, update.optimizer), weight)
     )
     return engine.exchange.present(variables, gradients)
 

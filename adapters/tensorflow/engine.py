@@ -31,8 +31,8 @@ class TensorFlowEngine(Engine):
     def framework(self) -> Framework:
         return "tensorflow"
 
-    def dense(self, gradients: Sequence[Any]) -> list[Any]:
-        return [tf.convert_to_tensor(g) for g in gradients]
+    def dense(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+        return slices.dense(gradients, optimizer)
 
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         return [slices.times(t, weight) for t in tensors]
@@ -120,11 +120,14 @@ _ROUNDING = 1e-6
 def common(gradients: Sequence[Any], total: Total, count: int, received: str) -> list[Any]:
     """Return the mean of gradients that so many processes have each of a whole batch; refused where
     they differ. total: sums over the processes."""
-    mine = [tf.convert_to_tensor(g) for g in gradients]
-    whole = [t / tf.cast(count, t.dtype) for t in total(mine)]
-    apart = _squares([m - w for m, w in zip(mine, whole, strict=True)])
-    refused_where(apart > _ROUNDING * _squares(whole), unweighed(received))
-    return whole
+
+    def mean(mine: list[Any]) -> list[Any]:
+        whole = [t / tf.cast(count, t.dtype) for t in total(mine)]
+        apart = _squares([m - w for m, w in zip(mine, whole, strict=True)])
+        refused_where(apart > _ROUNDING * _squares(whole), unweighed(received))
+        return whole
+
+    return slices.mapped(mean, gradients)
 
 
 def _squares(tensors: Sequence[Any]) -> Any:

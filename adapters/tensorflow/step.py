@@ -27,6 +27,7 @@ from dream.adapters.keras.update.gradient_format import GradientFormat, NativeFo
 from dream.adapters.tensorflow.data import Totals
 from dream.adapters.tensorflow.engine import fold, rows_of
 from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.loss import Batch, Total, count_of, value_of
 from dream.adapters.tensorflow.tracing import Compiled
 from dream.collectives import Communicator
@@ -136,9 +137,10 @@ class LocalStep:
         """Return what a micro-batch counts for, its loss and its gradients times that."""
         value, gradients = self._differentiate(part)
         self._missing = [g is None for g in gradients]
+        whole = slices.dense(gradients, self._optimizer)
         found = [
-            tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
-            for v, g in zip(self._model.trainable_variables, gradients, strict=True)
+            tf.zeros_like(v.value) if g is None else g
+            for v, g in zip(self._model.trainable_variables, whole, strict=True)
         ]
         count = self._count(part)
         return [count, *(_times(x, count) for x in (tf.cast(value, tf.float32), *found))]
@@ -165,7 +167,7 @@ class LocalStep:
         they are worth."""
         assert self._total is not None
         count = self._count(batch)
-        gradients = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+        gradients = slices.dense(gradients, self._optimizer)
         engine = self._engine
         apart = self._ranks or (engine is not None and engine.several_processes)
         states = statistics_of(self._model) if apart else []

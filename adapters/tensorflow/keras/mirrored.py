@@ -134,7 +134,7 @@ class MirroredEngine(TensorFlowEngine):
         if self.several_processes:
             ranks = self.communicator.world_size
             return common(gradients, lambda g: self._adding.all_reduce(g, "sum"), ranks, received)
-        return [tf.convert_to_tensor(g) for g in gradients]
+        return list(gradients)
 
     def everywhere(self, update: Callable[[], None]) -> None:
         self._distribution.run(update)

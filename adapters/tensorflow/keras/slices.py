@@ -8,8 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
+import keras
 import tensorflow as tf
+
+from dream._log import logger
+
+_ADDED = (
+    "the gradient of %s is added up by entry before %s steps: Keras alone squares or clips it "
+    "look-up by look-up, so where a batch looks an entry up twice this trains another model. Use "
+    "fit under 'mirrored' without accumulate= and compression=, or SGD without clipping"
+)
+_told: WeakSet[Any] = WeakSet()
+
+
+def dense(gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+    """Return gradients as whole tensors, None where there is none; say once of an optimizer that
+    it would have trained by their rows."""
+    found = sum(map(_is_slices, gradients))
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if found and inner not in _told and _by_rows(inner):
+        _told.add(inner)
+        tables = "an embedding" if found == 1 else f"{found} embeddings"
+        logger.info(_ADDED, tables, type(inner).__name__)
+    return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+
+def _by_rows(optimizer: Any) -> bool:
+    clips = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
+    return type(optimizer) is not keras.optimizers.SGD or any(c is not None for c in clips)
+
+
+def mapped(act: Callable[[list[Any]], list[Any]], gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients whose values `act` gives, of slices with the same indices."""
+    values = [g.values if _is_slices(g) else tf.convert_to_tensor(g) for g in gradients]
+    return [
+        tf.IndexedSlices(v, g.indices, g.dense_shape) if _is_slices(g) else v
+        for g, v in zip(gradients, act(values), strict=True)
+    ]
 
 
 def times(x: Any, weight: Any) -> Any:

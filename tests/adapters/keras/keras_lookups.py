@@ -22,6 +22,35 @@ class OwnStep(keras.Model):  # type: ignore[misc]  # Keras is untyped
         return {"loss": loss}
 
 
+class Taped:
+    """A loop around a tape: whole batches on every rank."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def fit(self, x: Any, y: Any) -> None:
+        for begin in range(0, len(x), 16):
+            inputs, targets = x[begin : begin + 16], y[begin : begin + 16]
+            with tf.GradientTape() as tape:
+                loss = keras.losses.BinaryCrossentropy()(targets, self.model(inputs))
+            gradients = tape.gradient(loss, self.model.trainable_variables)
+            self.model.optimizer.apply_gradients(
+                zip(gradients, self.model.trainable_variables, strict=True)
+            )
+
+
+def taped(optimizer: str) -> dict[str, list[Any]]:
+    return {
+        "plain": _weights(nullcontext(), optimizer, False, taped=True),
+        "replicas": _weights(dream.strategy("mirrored"), optimizer, False, taped=True),
+    }
+
+
+def stepped(optimizer: str) -> list[Any]:
+    """By train_step, which says that it adds rows up."""
+    return _weights(dream.strategy("mirrored"), optimizer, False, step=True)
+
+
 def trained(optimizer: str, own_step: bool) -> dict[str, list[Any]]:
     return {
         "plain": _weights(nullcontext(), optimizer, own_step),
@@ -30,18 +59,29 @@ def trained(optimizer: str, own_step: bool) -> dict[str, list[Any]]:
 
 
 def _weights(
-    block: AbstractContextManager[Any], optimizer: str, own_step: bool
+    block: AbstractContextManager[Any],
+    optimizer: str,
+    own_step: bool,
+    *,
+    taped: bool = False,
+    step: bool = False,
 ) -> list[np.ndarray[Any, Any]]:
     keras.utils.set_random_seed(3)
     x = np.random.randint(0, 12, (51, 7))
     y = (x.sum(1, keepdims=True) % 2).astype("float32")
-    with block:
+    with block as strategy:
         words = keras.Input((7,), dtype="int32")
         hidden = keras.layers.Flatten()(keras.layers.Embedding(30, 6)(words))
         output = keras.layers.Dense(1, activation="sigmoid")(hidden)
         model = (OwnStep if own_step else keras.Model)(words, output)
         made = keras.optimizers.get({"class_name": optimizer, "config": {"clipnorm": 0.05}})
         model.compile(made, "binary_crossentropy")
-        model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+        if step:
+            train = strategy.train_step(model, keras.losses.BinaryCrossentropy(), made)
+            train(x[:16], y[:16])
+        elif taped:
+            Taped(model).fit(x, y)
+        else:
+            model.fit(x, y, batch_size=16, epochs=2, verbose=0)
         weights: list[np.ndarray[Any, Any]] = model.get_weights()
         return weights

@@ -7,10 +7,9 @@ from contextvars import ContextVar
 from types import MethodType
 from typing import Any
 
-import tensorflow as tf
-
 from dream._errors import ConfigurationError
 from dream.adapters.keras.optimizer import adopt_clipping, hold, weigh_losses
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.layouts import whole
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement
@@ -37,9 +36,8 @@ def take(optimizer: Any, placement: MeshPlacement, knobs: Knobs) -> Any:
         if hold(self, grads, trainable_variables):
             return
         own = type(self).apply
-        dense = [None if g is None else tf.convert_to_tensor(g) for g in grads]
         with as_they_lie():
-            own(self, [laid(g, placement) for g in dense], trainable_variables)
+            own(self, [laid(g, placement) for g in slices.dense(grads, self)], trainable_variables)
 
     def build(self: Any, variables: Any) -> None:
         with placement.laying_out_states(variables):
