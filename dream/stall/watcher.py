@@ -38,9 +38,9 @@ from dream.stall.status import (
 )
 
 _WARNING_SECONDS = 60.0
-_APART, _APART_OF_LIMIT = 1.5, 0.05
-"""Times the warning's, and of the limit: how long all ranks wait in different calls before that is
-an error. Nothing that any of them does can end it; and a slow network has its limit raised."""
+_APART_SECONDS, _APART_OF_LIMIT = 90.0, 0.05
+"""How long all ranks wait in different calls before that is an error, at least, and of the limit:
+nothing that any of them does can end it; and a slow network has its limit raised."""
 _LONGEST_LOOK = 2.0
 _LONGEST_STEP = 15.0
 _MARGIN = 4
@@ -103,7 +103,7 @@ class Watcher:
     def __init__(self, place: Cluster, limit: float) -> None:
         self.rank, self._limit = place.rank, limit
         self._warning = min(_WARNING_SECONDS, limit / 2)
-        self._apart = max(_APART * self._warning, _APART_OF_LIMIT * limit)
+        self._apart = max(_APART_SECONDS, _APART_OF_LIMIT * limit)
         self._look = min(_LONGEST_LOOK, self._warning / 8)
         self._alone = place.alone
         self._observer, self._pace, self._writer = (
