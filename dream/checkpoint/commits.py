@@ -55,7 +55,7 @@ class Commits:
             else None
         )
         several = len(self._leaders) > 1
-        self._first = max((each for each in self._leaders if each <= ranks.rank), default=0)
+        self._first = max(each for each in self._leaders if each <= ranks.rank) if several else 0
         self._memory = HostMemory(ranks, self.folder, self._first) if several else None
         self._untried = several
         self.ahead = False
