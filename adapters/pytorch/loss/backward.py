@@ -333,8 +333,7 @@ class WeighedBackward:
         """The gradients that backward starts from, hooks, and the message."""
         weighed = reading.weighed
         handles = stops(weighed)
-        given = [*gradients]
-        at = 0
+        given, at = [*gradients], 0
         values: list[Factor] = []
         for index, (root, each) in enumerate(zip(roots, reading.terms, strict=True)):
             own = weighed.factors[at : at + len(each)]
