@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -17,6 +17,7 @@ from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
+from dream.adapters.pytorch.loss.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of
@@ -131,7 +132,7 @@ class BareParameters:
         if not isinstance(tensors, torch.Tensor) or tensors.numel() != 1:
             return []
         reduced = self._registry.reduced()
-        return [leaf for leaf in _leaves(tensors.grad_fn) if id(leaf) not in reduced]
+        return [leaf for leaf in leaves_of(tensors.grad_fn) if id(leaf) not in reduced]
 
     def _without_rows(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Leave out what holds rows of a batch, each rank's its own."""
@@ -247,17 +248,3 @@ class _Held:
 def _stamp(parameter: torch.Tensor) -> tuple[int, int] | None:
     gradient = parameter.grad
     return None if gradient is None else (id(gradient), version_of(gradient))
-
-
-def _leaves(node: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a graph starts from, in an order that is the same on every rank."""
-    left, seen = [node], set()
-    while left:
-        at = left.pop()
-        if at is None or at in seen:
-            continue
-        seen.add(at)
-        variable = getattr(at, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            yield variable
-        left.extend(after for after, _ in at.next_functions)

@@ -77,7 +77,7 @@ class RowLeaves:
         if self._over:
             self._over = False
             self._held.clear()
-        for leaf in [x] if x.grad_fn is None else _leaves(x.grad_fn):
+        for leaf in [x] if x.grad_fn is None else leaves_of(x.grad_fn, calls=False):
             of_rows = leaf.dim() and leaf.shape[0] == share.count
             if of_rows and not isinstance(leaf, torch.nn.Parameter) and self._is_new(leaf, share):
                 self._held[id(leaf)] = ref(leaf), share.parts
@@ -96,12 +96,13 @@ def _part(parts: int, gradient: torch.Tensor) -> torch.Tensor:
     return gradient / parts
 
 
-def _leaves(node: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a graph starts from, as far as the outputs of other modules."""
+def leaves_of(node: Any, *, calls: bool = True) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a graph starts from, in an order that is the same on every rank.
+    calls: whether past the outputs of modules, too."""
     left, seen = [node], set()
     while left:
         at = left.pop()
-        if at is None or at in seen or CALL_AT in at.metadata:
+        if at is None or at in seen or not (calls or CALL_AT not in at.metadata):
             continue
         seen.add(at)
         variable = getattr(at, "variable", None)
