@@ -117,14 +117,17 @@ def _end() -> None:
     import io
     from contextlib import suppress
 
-    writers: tuple[type, ...] = (io.BufferedIOBase, io.TextIOBase)
-    if tensorflow := sys.modules.get("tensorflow"):
-        summary = getattr(tensorflow, "summary", None)
-        writers += (getattr(summary, "SummaryWriter", io.TextIOBase),)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for each in (sys.stdout, sys.stderr, *gc.get_objects()):
-        if issubclass(type(each), writers):
+    held = [sys.stdout, sys.stderr, *gc.get_objects()]
+    files = (io.BufferedIOBase, io.TextIOBase)
+    writers = {
+        kind
+        for kind in set(map(type, held))
+        if issubclass(kind, files) or "SummaryWriter" in [each.__name__ for each in kind.__mro__]
+    }
+    for each in held:
+        if type(each) in writers:
             with suppress(Exception):  # closed
                 each.flush()
     os._exit(0)

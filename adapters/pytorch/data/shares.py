@@ -7,20 +7,33 @@ read ahead, or kept in a list, still carry their own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident, main_thread
-from typing import Any, final
+from typing import Any, Protocol, final
 from weakref import ref
 
 import torch
 
 from dream._errors import ConfigurationError, DreamError
+from dream.adapters.pytorch.data.whole import WholeRows, memory_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
 _MAIN = main_thread()
+
+
+class Following(Protocol):
+    """What follows the batches of a loop."""
+
+    alike: WholeRows | None
+
+    def begin(self, batch: object, share: Share) -> None:
+        """A loader hands out a batch to train on."""
+
+    def wake(self, share: Share) -> None:
+        """The loop has drawn rows of a new shape that are no share."""
 
 
 @final
@@ -75,6 +88,7 @@ class Shares:
         self.dealt = 0
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
+        self.alike = WholeRows()
         self._readings: dict[int, PassReading] = {}
         self._whole = False
         self._marked: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
@@ -87,6 +101,11 @@ class Shares:
             if not reading.ended:
                 return reading.newest
         return None
+
+    def follow_by(self, lineage: Following) -> None:
+        """Have what is made of batches be followed, and what is made of rows that are no share."""
+        self.follow, lineage.alike = lineage.begin, self.alike
+        self.alike.woken = lineage.wake
 
     def explain(self, error: BaseException | None) -> None:
         """Add to what ended the block's loop that it held none of the batch's samples."""
@@ -168,7 +187,7 @@ class Shares:
                 return entry[1]
         leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
         for x in leaves:
-            entry = self._marked.get(id(x)) or self._kept.get(_memory(x))
+            entry = self._marked.get(id(x)) or self._kept.get(memory_of(x))
             if entry is not None and (kept := entry[0]()) is not None and _shares(kept, x):
                 entry[2].trained_on(entry[1])
                 return entry[1]
@@ -186,23 +205,23 @@ class Shares:
         for x in tensors:
             self._mark(x, share, reading)
 
-    def _by_order(self, leaves: Iterable[torch.Tensor]) -> Share | None:
+    def _by_order(self, leaves: Sequence[torch.Tensor]) -> Share | None:
         """That of a copy, or of what a loop made of a batch: of as many rows, the last read
-        first."""
+        first. None for rows that are no batch's."""
+        shares = [
+            share
+            for reading in reversed(self._readings.values())
+            if (reading.lag or not reading.ended) and (share := reading.share()) is not None
+        ]
+        if self.alike and self.alike.call(leaves, [share.count for share in shares]):
+            return None
         rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
-        fitting: list[Share] = []
-        last: Share | None = None
-        for reading in reversed(self._readings.values()):
-            share = reading.share() if reading.lag or not reading.ended else None
-            if share is not None:
-                last = last or share
-                if share.count in rows:
-                    fitting.append(share)
-        return fitting[0] if fitting else last
+        fitting = (share for share in shares if share.count in rows)
+        return next(fitting, shares[0] if shares else None)
 
     def _mark(self, batch: object, share: Share, reading: PassReading) -> None:
         if isinstance(batch, torch.Tensor):
-            key, memory = id(batch), _memory(batch)
+            key, memory = id(batch), memory_of(batch)
             entry = ref(batch, lambda _: self._forget(key, memory, share)), share, reading
             self._marked[key] = entry
             if memory:
@@ -220,16 +239,8 @@ class Shares:
             del self._kept[memory]
 
 
-def _memory(x: torch.Tensor) -> int:
-    """Where a tensor's memory begins; 0 where it has none that can be seen."""
-    try:
-        return x.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
 def _shares(kept: torch.Tensor, x: torch.Tensor) -> bool:
-    return kept is x or (_memory(kept) == _memory(x) and len(kept.shape) > 0)
+    return kept is x or (memory_of(kept) == memory_of(x) and len(kept.shape) > 0)
 
 
 def rows_of(batch: Any) -> int | None:

@@ -97,10 +97,11 @@ class CallDraws:
         self._opened = True
         if not self._local:
             current.outside = self._of_the_loop
+            current.alike = self._drawn_alike
 
     def close(self) -> None:
         """The block ends."""
-        current.outside = None
+        current.outside = current.alike = None
         self._opened = False
         patches.take_back()
 
@@ -252,6 +253,14 @@ class CallDraws:
             found = self._sites.guess(shape)
             self._say_doubtful(name, shape, taken_for_rows=found)
         return Rows.of(share) if found else None
+
+    def _drawn_alike(self, x: torch.Tensor) -> None:
+        """The loop has drawn what is no share's, though it shares its batches."""
+        share = self._shares.current
+        if share is None or share.parts == 1 or self._running or not x.dim():
+            return
+        if self._in_step is not None and not self._in_step.apart:
+            self._shares.alike.drawn(x, share)
 
     def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
         what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"

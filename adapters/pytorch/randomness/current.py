@@ -74,7 +74,8 @@ class Current:
     repeat. memory: of the model that is called. divided: the last call was of several parts of a
     batch, one after the other. late: it came after the block, and what stands for torch's
     operations is gone until its backward pass. outside: gives the rows of the batch that the loop
-    holds, for (a shape that it may have, the tensor that is drawn for, the operation).
+    holds, for (a shape that it may have, the tensor that is drawn for, the operation). alike: told
+    of what the loop draws that is not for them.
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class Current:
         self.last: Rows | None = None
         self.divided = self.late = False
         self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
+        self.alike: Callable[[torch.Tensor], None] | None = None
         self._aside: State | None = None
         self.forks = 0
         self._forked: State | None = None

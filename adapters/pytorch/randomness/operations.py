@@ -59,6 +59,14 @@ def _tell_outside(name: str) -> None:
         )  # fmt: skip
 
 
+def _alike(own: Own, *args: Any, **kwargs: Any) -> Any:
+    """Torch's own, for a tensor of a size that is no share's."""
+    made = _alone(own, *args, **kwargs)
+    if current.alike is not None and kwargs.get("out") is None:
+        current.alike(made)
+    return made
+
+
 def _alone(own: Own, *args: Any, **kwargs: Any) -> Any:
     """Torch's own, for a tensor that all ranks draw alike."""
     if current.call is None or torch.compiler.is_compiling():
@@ -144,7 +152,7 @@ def _fill(name: str, own: Own) -> Own:
             return own(self, *args, **kwargs)
         found = _found_in(name, self.shape, self)
         if found is None:
-            return _alone(own, self, *args, **kwargs)
+            return _alike(own, self, *args, **kwargs)
         rows, place = found
         sizes = rows.whole(self.shape, place)
         whole = empty_for(self, sizes)
@@ -187,7 +195,7 @@ def _size(name: str, own: Own) -> Own:
         bounds, shape = _size_in(name, args, kwargs)
         found = None if shape is None or kwargs.get("out") is not None else _found_in(name, shape)
         if found is None or shape is None:
-            return _alone(own, *args, **kwargs)
+            return _alike(own, *args, **kwargs)
         rows, place = found
         given = {key: value for key, value in kwargs.items() if key != "size"}
         with current.together():
@@ -228,7 +236,7 @@ def _normal(name: str, own: Own) -> Own:
         shape = size if size is not None else torch.broadcast_shapes(*(x.shape for x in tensors))
         found = None if kwargs.get("out") is not None else _found_in(name, shape, *tensors[:1])
         if found is None:
-            return _alone(own, *args, **kwargs)
+            return (_alone if tensors else _alike)(own, *args, **kwargs)
         rows, place = found
         sizes = rows.whole(shape, place)
         if size is not None:

@@ -9,7 +9,6 @@ to where it meets rows that are trained on, and that node is marked.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -23,21 +22,25 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dream.adapters.pytorch import private
+from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
+    ORDERS,
     ChosenRows,
     MixedRows,
     OfRows,
     Origin,
     Tried,
-    begins_with,
+    called_by_dream,
     is_in_place,
+    is_recorded,
     lays_out,
     leaves_of,
     of_torch,
-    origin_of,
+    origin_by_half,
+    place_of,
     same_values,
     takes_rows,
     tensors_of,
@@ -71,22 +74,19 @@ _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
 _PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
-_ORDERS = {"argsort", "sort"}
 _RUNNING = ("cum", "logcum")
-_PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
-          "shared_memory", "horovod")  # fmt: skip
-_OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
-"""Whose calls are dream's own, and not those of a script's function that dream calls."""
 
 
 @final
 class Lineage(TorchFunctionMode):
-    """Follows the batches of one loop. wanted: whether anybody looks at what is found."""
+    """Follows the batches of one loop. wanted: whether anybody looks at what is found. alike: is
+    told of what is made of rows that are no batch's."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         super().__init__()
         self._wanted = wanted
-        self._entered = self._follows = False
+        self.alike: WholeRows | None = None
+        self._entered = self._follows = self._awake = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
@@ -102,8 +102,7 @@ class Lineage(TorchFunctionMode):
         if share.parts * share.micros < 2 or not self._wanted():
             self.rest()
             return
-        apart = threading.current_thread() is not threading.main_thread()  # as prefetchers read
-        if apart or private.compiles() or not torch.is_grad_enabled():
+        if _is_apart() or private.compiles() or not torch.is_grad_enabled():
             self.rest()  # a graph that is compiled would be compiled again without this
             return
         if self._looked:
@@ -113,10 +112,21 @@ class Lineage(TorchFunctionMode):
             if isinstance(x, torch.Tensor):
                 self._kept.add(x)
             several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
-            place = _place(x, rows) if several else None
+            place = place_of(x, rows) if several else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = True
+        self._enter()
+
+    def wake(self, share: Share) -> None:
+        """The loop has drawn rows that are no share: until the next batch what is made of them is
+        followed, alone."""
+        if self._follows or _is_apart() or private.compiles():
+            return
+        self._rows, self._awake = Rows.of(share), True
+        self._enter()
+
+    def _enter(self) -> None:
         if not self._entered:
             self._entered = True
             self.__enter__()  # type: ignore[no-untyped-call]
@@ -128,13 +138,16 @@ class Lineage(TorchFunctionMode):
             self._inside = call
             origins = [self._origin(x) for x in leaves_of(args)]
             self._inputs += [each for each in origins if isinstance(each, MixedRows)]
+            for x, each in zip(leaves_of(args), origins, strict=True):
+                if self.alike is not None and each is not None:
+                    self.alike.of_batch(x)
             first = next((each for each in origins if isinstance(each, OfRows)), None)
             if first is not None and first.place.dim == 1:
                 self._turned.append(call)
 
     def end(self) -> None:
         """Forget what there is."""
-        self._follows = self._looked = False
+        self._follows = self._looked = self._awake = False
         self._calls, self._inside = 0, None
         self._kept.end()
         self._numbers.clear()
@@ -173,14 +186,17 @@ class Lineage(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         func = of_torch(func)
-        if not self._follows or _records():
-            return func(*args, **given)
-        inside = self._is_inside()
         name = getattr(func, "__name__", "")
+        if not self._follows or is_recorded():
+            made = func(*args, **given)
+            if self._awake and not is_recorded():
+                self._note_alike(name, tensors_of((args, given)), made)
+            return made
+        inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
         of_rows = bool(origins) or self._kept.has(leaves)
-        if name in _LEFT_OUT or (name != "detach" and _called_by_dream()):
+        if name in _LEFT_OUT or (name != "detach" and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
         if of_rows and not inside and leaves and self._origin(leaves[0]) is None:
             self._kept.tell_written(name, leaves[0])
@@ -188,9 +204,12 @@ class Lineage(TorchFunctionMode):
             made = func(*args, **given)
             if not of_rows:
                 note_number(made)
+                self._note_alike(name, leaves, made)
             for x in self._kept.note(name, made, leaves, of_rows=of_rows):
                 self._put(x, MixedRows(name, x.detach()))
             return made
+        if self.alike and is_in_place(name):
+            self.alike.written(leaves, 1)
         self._calls += 1
         if self._calls > _MOST:
             self.end()
@@ -223,7 +242,15 @@ class Lineage(TorchFunctionMode):
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
         self._kept.note(name, made, leaves, of_rows=False)
+        if not self._kept.has(leaves) and all(self._origin(x) is None for x in leaves):
+            self._note_alike(name, leaves[:1] if "norm" in name else leaves, made)
         return made
+
+    def _note_alike(self, name: str, leaves: list[torch.Tensor], made: Any) -> None:
+        if self.alike and self._rows is not None:
+            if is_in_place(name):
+                self.alike.written(leaves, self._rows.count)
+            self.alike.follow(leaves, tensors_of(made), self._rows.count)
 
     def _note_inside(self, outs: list[torch.Tensor]) -> None:
         """Within a model: rows that are mixed, and trained on."""
@@ -286,7 +313,7 @@ class Lineage(TorchFunctionMode):
         mixed = [o for o in origins.values() if isinstance(o, MixedRows)]
         chosen = [o for o in origins.values() if isinstance(o, ChosenRows)]
         order = [x for x in leaves if getattr(origins.get(id(x)), "order", False)]
-        if order and not takes_rows(name, leaves, origins) and name not in _ORDERS:
+        if order and not takes_rows(name, leaves, origins) and name not in ORDERS:
             if all(x.dtype == torch.int64 for x in outs):  # inverted, or brought to a device
                 for x in outs:
                     whole = x.numel() == order[0].numel()  # else the first ones of all rows
@@ -329,7 +356,7 @@ class Lineage(TorchFunctionMode):
                 if place is not None:
                     self._put(x, replace(of, place=place, order=False))
         elif len(half) == len(outs):
-            found = [self._found(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
+            found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
             if found == [None] and name not in _PICKS and same_values(outs[0], half[0]):
                 last = tried(origins, last=True)  # such as the largest, which the first half had
                 if last and not same_values(outs[0], last[0]):
@@ -341,19 +368,6 @@ class Lineage(TorchFunctionMode):
             for x, origin in zip(outs, found, strict=True):
                 if origin is not None:
                     self._put(x, origin)
-
-    def _found(
-        self, name: str, x: torch.Tensor, half: torch.Tensor, n: int, at: int
-    ) -> Origin | None:
-        origin = origin_of(x, half, n)
-        if origin is not None:
-            return origin
-        if name in _ORDERS and x.shape == (n,):
-            is_order = not x.is_floating_point() and (name == "argsort" or at == 1)
-            return OfRows(n, Place(0), order=is_order)
-        if begins_with(x, half):
-            return ChosenRows(len(x)) if len(x) > 1 else None
-        return None if same_values(x, half) else MixedRows(name, x.detach())
 
     def _put(self, x: torch.Tensor, origin: Origin) -> None:
         key = id(x)
@@ -370,25 +384,10 @@ class Lineage(TorchFunctionMode):
             return None
         n = call.share.count
         turned = any(call is each for each in self._turned) and x.shape[1:2] == (n,)
-        place = Place(1) if turned else _place(x, Rows.of(call.share))
+        place = Place(1) if turned else place_of(x, Rows.of(call.share))
         return None if place is None else OfRows(n, place)
 
 
-def _place(x: torch.Tensor, rows: Rows) -> Place | None:
-    with suppress(RuntimeError):  # nested ones have no sizes
-        return rows.find(x.shape)
-    return None
-
-
-def _records() -> bool:
-    """Whether what is called is put into a graph, of Dynamo's or of CUDA's."""
-    if torch.compiler.is_compiling():
-        return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _called_by_dream() -> bool:
-    frame = sys._getframe(2)
-    while (name := frame.f_globals.get("__name__", "")).startswith("torch") and frame.f_back:
-        frame = frame.f_back
-    return str(name).startswith(_OWN)
+def _is_apart() -> bool:
+    """Whether this is a thread of its own, as prefetchers read in."""
+    return threading.current_thread() is not threading.main_thread()

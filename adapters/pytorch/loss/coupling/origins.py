@@ -3,6 +3,7 @@ that is found by half of the rows."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.private import tree_leaves, tree_map
-from dream.adapters.pytorch.randomness.rows import Place
+from dream.adapters.pytorch.randomness.rows import Place, Rows
 
+_PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
+          "shared_memory", "horovod")  # fmt: skip
+_OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
+"""Whose calls are dream's own, and not those of a script's function that dream calls."""
 _ADAPTER = str(Path(__file__).parents[2])
 
 
@@ -54,6 +59,7 @@ class ChosenRows:
 
 Origin = MixedRows | OfRows | ChosenRows
 Tried = Callable[..., list[torch.Tensor] | None]
+ORDERS = {"argsort", "sort"}
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
            torch.dtype, torch.device}  # fmt: skip
 
@@ -131,6 +137,22 @@ def _places(
             yield Place(dim, each, copies=True), parts, half.unflatten(dim, (each, h))
 
 
+def origin_by_half(
+    name: str, x: torch.Tensor, half: torch.Tensor, n: int, at: int
+) -> Origin | None:
+    """What a function has made of all rows, by what it made of half of them. at: which of what it
+    gave."""
+    origin = origin_of(x, half, n)
+    if origin is not None:
+        return origin
+    if name in ORDERS and x.shape == (n,):
+        is_order = not x.is_floating_point() and (name == "argsort" or at == 1)
+        return OfRows(n, Place(0), order=is_order)
+    if begins_with(x, half):
+        return ChosenRows(len(x)) if len(x) > 1 else None
+    return None if same_values(x, half) else MixedRows(name, x.detach())
+
+
 def begins_with(x: torch.Tensor, half: torch.Tensor) -> bool:
     """Whether the half gave the first rows of what all gave, which are fewer."""
     several = x.dim() and x.dim() == half.dim() and len(half) < len(x)
@@ -164,3 +186,25 @@ def of_torch(func: Any) -> Any:
             break
         func = func.__wrapped__
     return func
+
+
+def is_recorded() -> bool:
+    """Whether what is called is put into a graph, of Dynamo's or of CUDA's."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def called_by_dream() -> bool:
+    """Whether a function that a mode is told of was called by dream's own code."""
+    frame = sys._getframe(2)
+    while (name := frame.f_globals.get("__name__", "")).startswith("torch") and frame.f_back:
+        frame = frame.f_back
+    return str(name).startswith(_OWN)
+
+
+def place_of(x: torch.Tensor, rows: Rows) -> Place | None:
+    """Where the batch's rows are in a tensor."""
+    with suppress(RuntimeError):  # nested ones have no sizes
+        return rows.find(x.shape)
+    return None

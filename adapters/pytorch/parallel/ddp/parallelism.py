@@ -201,7 +201,7 @@ class Averaging(Synchronous):
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
             self._backward.script_hooks.subscribe(hooks)
-            self.shares.follow = self._backward.lineage.begin
+            self.shares.follow_by(self._backward.lineage)
             if self.world.world_size > 1:
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
         if self.world.world_size > 1 and self.plan.options.get("shares") == "auto":

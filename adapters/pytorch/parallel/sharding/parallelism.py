@@ -144,7 +144,7 @@ class Sharding(Parallelism):
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
         self.backward.script_hooks.subscribe(hooks)
-        self.shares.follow = self.backward.lineage.begin
+        self.shares.follow_by(self.backward.lineage)
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)

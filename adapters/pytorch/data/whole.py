@@ -1,0 +1,133 @@
+"""Tensors that every rank has alike, though a loop shares its batches: noise of a size that the
+script has written down, and what is made of it.
+
+A call on such rows is a whole one: its loss counts once, its dropout and its batch norms are of
+these rows alone. They are known from where they are drawn; what is made of them is followed in the
+loop's first steps, and known by its shape from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
+from weakref import ref
+
+import torch
+
+from dream._log import logger
+from dream.data.partition import Share
+
+_WRITTEN = (
+    "the loop writes what it made of its batch, of which a rank has its share, into %d rows that "
+    "every rank draws alike: they are not those of one device. Draw as many rows as the batch has, "
+    "by its own length, or write those of all ranks, by strategy.communicator.all_gather"
+)
+
+
+@final
+class WholeRows:
+    """Those of one block. woken: told of a share when rows of a new shape are drawn, to have what
+    is made of them be followed."""
+
+    def __init__(self) -> None:
+        self.woken: Callable[[Share], None] | None = None
+        self._drawn: set[tuple[int, ...]] = set()
+        self._held: dict[int, ref[torch.Tensor]] = {}
+        self._memory: dict[int, tuple[ref[torch.Tensor], int]] = {}
+        self._called: set[tuple[int, ...]] = set()
+        self._of_batches: set[tuple[int, ...]] = set()
+        self._written: set[tuple[int, ...]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._held or self._called)
+
+    def __contains__(self, x: torch.Tensor) -> bool:
+        """Whether it is known itself, or by all of its memory."""
+        held = self._held.get(id(x))
+        if held is not None and held() is x:
+            return True
+        found = self._memory.get(memory_of(x))
+        return found is not None and found[0]() is not None and found[1] == x.numel()
+
+    def drawn(self, x: torch.Tensor, share: Share) -> None:
+        """It was drawn in a loop, alike on every rank. share: of the batch that this holds."""
+        self._note(x)
+        if tuple(x.shape) not in self._drawn:
+            self._drawn.add(tuple(x.shape))
+            if self.woken is not None:
+                self.woken(share)
+
+    def _note(self, x: torch.Tensor) -> None:
+        key, memory = id(x), memory_of(x)
+
+        def forget(_: object) -> None:
+            self._held.pop(key, None)
+            found = self._memory.get(memory)
+            if found is not None and found[0]() is None:
+                del self._memory[memory]
+
+        self._held[key] = held = ref(x, forget)
+        if memory:
+            self._memory[memory] = held, x.numel()
+
+    def follow(
+        self, given: Sequence[torch.Tensor], made: Iterable[torch.Tensor], count: int
+    ) -> None:
+        """Something was made of tensors that nothing of a batch has gone into, as far as can be
+        seen. count: of the share's rows: what has as many, or some times as many, may have come of
+        them by NumPy."""
+        rows = {tuple(x.shape[:1]) for x in given if x in self}
+        if not rows:
+            return
+        for x in given:
+            if x in self or isinstance(x, torch.nn.Parameter):
+                continue
+            if _may_be_rows(x, count):
+                return
+        for x in made:
+            if x.dim() and tuple(x.shape[:1]) in rows and x not in self:
+                self._note(x)
+
+    def written(self, given: Sequence[torch.Tensor], count: int) -> None:
+        """Something was written into the first of these: rows of a batch make it theirs."""
+        others = (x for x in given[1:] if x not in self)
+        if given and given[0] in self and any(_may_be_rows(x, count) for x in others):
+            if not self._written:
+                logger.info(_WRITTEN, *given[0].shape[:1])
+            self._written.add(tuple(given[0].shape))
+
+    def of_batch(self, x: torch.Tensor) -> None:
+        """A call's input is of a batch."""
+        self._of_batches.add(tuple(x.shape))
+
+    def call(self, inputs: Sequence[torch.Tensor], counts: Iterable[int]) -> bool:
+        """Whether a call on these is a whole one. counts: rows of the shares that it may be on."""
+        if any(tuple(x.shape) in self._written for x in inputs):
+            return False
+        known = [x for x in inputs if x in self]
+        others = [x for x in inputs if x.dim() and not any(x is each for each in known)]
+        if not all(self._looks_so(x, counts) for x in others):
+            return False
+        for x in known:
+            self._called.add(tuple(x.shape))
+        return bool(known or others)
+
+    def _looks_so(self, x: torch.Tensor, counts: Iterable[int]) -> bool:
+        shape = tuple(x.shape)
+        if shape not in self._called or shape in self._of_batches:
+            return False
+        return shape[0] not in counts
+
+
+def _may_be_rows(x: torch.Tensor, count: int) -> bool:
+    """Whether sizes allow that it has a share's rows: first, or as time-first sequences have."""
+    sizes = x.shape[:2] if x.dim() > 2 or not x.is_floating_point() else x.shape[:1]
+    return any(size and size % max(count, 1) == 0 for size in sizes)
+
+
+def memory_of(x: torch.Tensor) -> int:
+    """Where a tensor's memory begins; 0 where it has none that can be seen."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0

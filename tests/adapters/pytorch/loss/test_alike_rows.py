@@ -1,0 +1,105 @@
+"""Rows that every rank draws alike, in loops that share their batches: noise of a size that the
+script has written down. A sum over them, a batch norm and a dropout are of these rows, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+pytestmark = pytest.mark.slow
+Step = Callable[[Any, Any, torch.Tensor], torch.Tensor]
+
+
+def summed(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    return critic(x).sum() + 0.1 * critic(torch.randn(13, 8)).sum()
+
+
+def moved(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """A chain, which its first draw and the gradients by it are of."""
+    z = (torch.rand(16, 8) * 2 - 1).requires_grad_()
+    for _ in range(2):
+        critic(z).sum().backward()
+        assert z.grad is not None
+        z = (z - 0.1 * z.grad).detach().requires_grad_()
+    critic.zero_grad()
+    return critic(x).mean() - critic(z.detach()).mean()
+
+
+def buffered(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """The same of a buffer's rows, that numbers choose."""
+    chosen = torch.randint(0, 30, (16,))
+    z = net.chains[chosen].clone().requires_grad_()
+    critic(z).sum().backward()
+    assert z.grad is not None
+    net.chains[chosen] = (z - 0.1 * z.grad).detach()
+    critic.zero_grad()
+    return critic(x).mean() - critic(net.chains[chosen]).mean()
+
+
+def adversarial(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    fake = net(torch.empty(16, 8).normal_())
+    real = bce(critic(x), torch.ones(len(x), 1))
+    return (
+        real + bce(critic(fake.detach()), torch.zeros(16, 1)) + bce(critic(fake), torch.ones(16, 1))
+    )
+
+
+def quiet(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """No graph leads from the noise to what is made of it."""
+    with torch.no_grad():
+        fake = 0.5 * net(torch.randn(13, 8))
+    return critic(x).mean() - critic(fake).mean()
+
+
+STEPS = {each.__name__: each for each in (summed, moved, buffered, adversarial, quiet)}
+
+
+def trained(word: str) -> dict[str, float]:
+    with dream.strategy(word) if word else nullcontext():
+        return {name: learned(STEPS[name], drops=name in DROPS) for name in STEPS}
+
+
+DROPS = ("summed", "quiet")
+"""Which have a dropout: one that rows of batches come by too draws for these."""
+
+
+def learned(step: Step, *, drops: bool) -> float:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
+    net.chains = torch.rand(30, 8)
+    norm = nn.Dropout(0.3) if drops else nn.BatchNorm1d(8)
+    critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
+    for _ in range(6):
+        for (x,) in DataLoader(TensorDataset(torch.randn(22, 8)), batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            step(net, critic, x / 2).backward()
+            optimizer.step()
+    states = [*net.state_dict().values(), *critic.state_dict().values()]
+    return float(sum(x.double().abs().sum() for x in states) + torch.rand(()))
+
+
+@cache
+def plain() -> dict[str, float]:
+    (found,) = dream.launch(trained, "", n=1, framework="torch", timeout=120)
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "ranks"),
+    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
+)
+def test_rows_alike_count_once(word: str, ranks: int) -> None:
+    for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
+        for name, expected in plain().items():
+            assert each[name] == pytest.approx(expected, rel=0, abs=5e-6), name
