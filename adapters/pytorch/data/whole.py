@@ -17,6 +17,7 @@ import torch
 from dream._log import logger
 from dream.data.partition import Share
 
+_MOST = 1000
 _WRITTEN = (
     "the loop writes what it made of its batch, of which a rank has its share, into %d rows that "
     "every rank draws alike: they are not those of one device. Draw as many rows as the batch has, "
@@ -49,10 +50,12 @@ class WholeRows:
         found = self._memory.get(memory_of(x))
         return found is not None and found[0]() is not None and found[1] == x.numel()
 
-    def drawn(self, x: torch.Tensor, share: Share) -> None:
-        """It was drawn in a loop, alike on every rank. share: of the batch that this holds."""
+    def drawn(self, x: torch.Tensor, share: Share | None) -> None:
+        """It was drawn, alike on every rank. share: of the batch that the loop holds, if any."""
+        if share is None and len(self._held) > _MOST:
+            return  # a set of data, sample by sample
         self._note(x)
-        if tuple(x.shape) not in self._drawn:
+        if share is not None and tuple(x.shape) not in self._drawn:
             self._drawn.add(tuple(x.shape))
             if self.woken is not None:
                 self.woken(share)

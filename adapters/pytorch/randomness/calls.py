@@ -255,9 +255,9 @@ class CallDraws:
         return Rows.of(share) if found else None
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
-        """The loop has drawn what is no share's, though it shares its batches."""
+        """The script has drawn what is no share's."""
         share = self._shares.current
-        if share is None or share.parts == 1 or self._running or not x.dim():
+        if self._running or not x.dim() or (share is not None and share.parts == 1):
             return
         if self._in_step is not None and not self._in_step.apart:
             self._shares.alike.drawn(x, share)
