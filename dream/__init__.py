@@ -55,8 +55,8 @@ def __getattr__(name: str) -> Any:
         from dream.tools.port_check.check import port_check
 
         return port_check
-    if name == "keras":
+    if name in ("keras", "torch"):
         import importlib
 
-        return importlib.import_module("dream.keras")
+        return importlib.import_module(f"dream.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,14 @@
 """The four primitives of one process that drives many devices: replicate a model, scatter a batch,
 apply each replica to its part, gather the outputs.
 
-    devices = [torch.device("cuda", 0), torch.device("cuda", 1)]    # or [torch.device("cpu")] * 2
+    devices = ["cuda:0", "cuda:1"]                                  # or ["cpu"] * 2
     replicas = replicate(model, devices)
     parts = scatter((x, y), devices)
     losses = parallel_apply([partial(loss_of, replica) for replica in replicas], parts, devices)
     gather(losses, devices[0]).mean().backward()                    # gradients are the model's
 
-On CUDA devices they are torch.nn.parallel's. On CPU devices, where torch has none, replicas are
-copies that run in threads of their own.
+Scripts have them as `dream.torch.replicate` and so on. On CUDA devices they are torch.nn.parallel's.
+On CPU devices, where torch has none, replicas are copies that run in threads of their own.
 """
 
 from __future__ import annotations
@@ -195,12 +195,18 @@ def _running(module: nn.Module) -> list[torch.Tensor]:
     ]
 
 
-Devices = Sequence[torch.device]
+Device = torch.device | str
+Devices = Sequence[Device]
 
 
 def replicate(module: nn.Module, devices: Devices) -> list[nn.Module]:
     """A copy of `module` on each device. With gradients on, a backward pass through any of them
-    ends in the module's own parameters, where they add up."""
+    ends in the module's own parameters, where they add up.
+
+    devices: as torch.device or its name, one for each copy; on a CPU, "cpu" as often as copies are
+    wanted.
+    """
+    devices = _as_devices(devices)
     if _on_cuda(devices):
         detached = not torch.is_grad_enabled()
         replicas = parallel.replicate(module, _numbers(devices), detach=detached)
@@ -217,7 +223,11 @@ def scatter(batch: Any, devices: Devices) -> list[Any]:
     parts than devices where there are fewer samples.
 
     batch: a tuple, list or dict of tensors, nested or not; all of as many rows.
+
+    Raises:
+        ConfigurationError: tensors of different numbers of rows.
     """
+    devices = _as_devices(devices)
     rows = rows_of(batch)
     if rows is None or rows == 0:
         return [batch]
@@ -232,8 +242,12 @@ def parallel_apply(
     functions: Sequence[Callable[..., Any]], parts: Sequence[Any], devices: Devices, first: int = 0
 ) -> list[Any]:
     """`functions[i](*parts[i])` on device first + i, all at the same time. Functions are replicas,
-    or take one along. What one of them raises is raised here once all have ended."""
-    devices = devices[first:]
+    or take one along. What one of them raises is raised here once all have ended.
+
+    Raises:
+        ConfigurationError: fewer devices than parts, or other parts than functions.
+    """
+    devices = _as_devices(devices)[first:]
     if not len(functions) == len(parts) <= len(devices):
         raise ConfigurationError(
             "Each part has a replica and a device. Received: "
@@ -249,7 +263,7 @@ def parallel_apply(
     )
 
 
-def gather(outputs: Sequence[Any], device: torch.device) -> Any:
+def gather(outputs: Sequence[Any], device: Device) -> Any:
     """The replicas' outputs as one, on `device`: tensors joined along dim 0, numbers of shape ()
     as a vector. Gradients flow back to each."""
 
@@ -266,9 +280,13 @@ def _applied(function: Callable[..., Any], part: Any) -> Any:
     return function(*part)
 
 
-def _on_cuda(devices: Devices) -> bool:
+def _as_devices(devices: Devices) -> list[torch.device]:
+    return [each if type(each) is torch.device else torch.device(each) for each in devices]
+
+
+def _on_cuda(devices: Sequence[torch.device]) -> bool:
     return all(device.type == "cuda" for device in devices)
 
 
-def _numbers(devices: Devices) -> list[int]:
+def _numbers(devices: Sequence[torch.device]) -> list[int]:
     return [device.index or 0 for device in devices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -15,7 +15,6 @@ from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
 from dream.adapters.pytorch.parallel.replicas.primitives import (
-    Devices,
     parallel_apply,
     replicate,
     scatter,
@@ -75,7 +74,7 @@ class DeviceTeam(Team):
 
     meets = copies = True
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
         self.size, self.first = len(devices), devices[0]
 

@@ -19,15 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dream
-from dream.adapters.pytorch.parallel.replicas.primitives import (
-    gather,
-    parallel_apply,
-    replicate,
-    scatter,
-)
+from dream.torch import gather, parallel_apply, replicate, scatter
 
 Figures = dict[str, Any]
-CPUS = [torch.device("cpu")] * 3
+CPUS = ["cpu"] * 3
 
 
 def strategy(name: str, **options: Any) -> dream.Strategy:
