@@ -7,8 +7,8 @@ apply each replica to its part, gather the outputs.
     losses = parallel_apply([partial(loss_of, replica) for replica in replicas], parts, devices)
     gather(losses, devices[0]).mean().backward()                    # gradients are the model's
 
-Scripts have them as `dream.torch.replicate` and so on. On CUDA devices they are torch.nn.parallel's.
-On CPU devices, where torch has none, replicas are copies that run in threads of their own.
+Scripts have them as `dream.torch.replicate` and so on. On CUDA devices they are torch's own. On CPU
+devices, where torch has none, replicas are copies that run in threads of their own.
 """
 
 from __future__ import annotations
