@@ -55,7 +55,8 @@ def strategy(
     """A strategy, to be used by `with`.
 
     name: one of `dream strategies`; None takes `single` in one process, `mirrored` in several on
-        one host, `multi_worker_mirrored` on several hosts. `dream run --strategy` overrides it.
+        one host, `multi_worker_mirrored` on several hosts; "auto" takes what a plan takes
+        (`plan=`, a file of `dream plan --json`). `dream run --strategy` overrides it.
     framework: "torch" or "tensorflow"; None goes by what is imported, and where both are by the
         first model, optimizer or loader that is made or used in the block.
     reduction: who adds the gradients up; "auto" takes what fits the devices.

@@ -10,6 +10,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream._topology import Cluster
 from dream.strategies import options as all_options
+from dream.strategies import planned
 from dream.strategies import spec as specs
 from dream.strategies.spec import Framework, Spec
 
@@ -43,6 +44,8 @@ class Choice:
 def strategy(name: str | None, given: dict[str, object], place: Cluster) -> Choice:
     """The strategy for this place. given: its options, `reduction` and `devices` among them."""
     request = cluster.requested_strategy()
+    if name == planned.AUTO and request is None:
+        name, given = planned.taken(given, place)
     if request is not None:
         name, given = _override(name, given, request)
     spec = specs.find(name or _default_name(place))
@@ -61,7 +64,10 @@ def _override(
 ) -> tuple[str, dict[str, object]]:
     """The command line's name and mesh options in place of the script's; other options stay."""
     new, theirs = specs.parse_request(request)
-    if name is not None:
+    if name == planned.AUTO:
+        given = {key: value for key, value in given.items() if key not in ("plan", *specs.COMMON)}
+        logger.info("strategy %r in place of the script's plan, as --strategy asks", request)
+    elif name is not None:
         known = {**specs.COMMON, **{o.name: o for o in specs.find(name).options}}
         given = {key: value for key, value in given.items() if not _is_mesh(known, key, name)}
         logger.info("strategy %r in place of the script's %r, as --strategy asks", request, name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 import dream
@@ -92,3 +95,50 @@ def test_names_and_options_are_checked_before_a_framework_is_looked_for(
 
 def test_outside_a_block_there_is_no_current_strategy() -> None:
     assert dream.current() is None
+
+
+def plan(file: Path, **said: object) -> str:
+    take = {"strategy": "sharded:zero=2", "devices": 2}
+    file.write_text(json.dumps({"take": take, "sentence": "Nothing fits: the thriftiest"} | said))
+    return str(file)
+
+
+def test_auto_takes_what_a_plan_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    at(monkeypatch, place(2))
+    strategy = dream.strategy(
+        "auto", plan=plan(tmp_path / "plan.json"), framework="torch", clip_norm=1.0
+    )
+    assert strategy.name == "sharded"
+    assert strategy._choice.given == {"zero": 2, "clip_norm": 1.0}
+
+
+def test_the_command_line_goes_before_a_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at(monkeypatch, place(2), "mirrored")
+    strategy = dream.strategy("auto", plan=str(tmp_path / "none.json"), framework="torch")
+    assert strategy.name == "mirrored"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (None, "plan=None"),
+        ({"take": {"strategy": "single", "devices": 1}}, "takes single on 1 .* Received: .* on 2"),
+        ({"take": None}, "Nothing fits in this plan.*the thriftiest"),
+        ("{", "cannot be read"),
+        ("[]", "is no plan"),
+        ('{"take": {}, "sentence": ""}', "is no plan"),
+    ],
+)
+def test_a_plan_that_says_nothing_for_this_place_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: object, words: str
+) -> None:
+    at(monkeypatch, place(2))
+    file = tmp_path / "plan.json"
+    if isinstance(said, str):
+        file.write_text(said)
+    elif isinstance(said, dict):
+        plan(file, **said)
+    with pytest.raises(ConfigurationError, match=words):
+        dream.strategy("auto", plan=None if said is None else str(file), framework="torch")

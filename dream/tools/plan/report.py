@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dream.launch.joined.threads import cores
 from dream.tools import tables
-from dream.tools.plan.forecast import Forecast
+from dream.tools.plan.forecast import Forecast, best
 from dream.tools.plan.goodput import HOUR, Goodput
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
@@ -212,7 +212,10 @@ Figures = dict[str, object]
 
 
 def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
-    """Return what `--json` writes. Sizes in bytes, times in seconds."""
+    """Return what `--json` writes. Sizes in bytes, times in seconds. take: what
+    `dream.strategy("auto", plan=FILE)` takes; null where nothing fits."""
+    taken = best(plan.forecasts)
+    take = taken and {"strategy": taken.candidate.request, "devices": taken.candidate.devices}
     return {
         "model": {"parameters": plan.parameters, **asdict(plan.told)},
         "training": asdict(plan.training) | {"batch_size": plan.batch},
@@ -226,6 +229,7 @@ def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
             {"devices": one.candidate.devices, **asdict(left)} for one, left in plan.goodputs
         ],
         "measured": [_measured_figures(run) for run in runs],
+        "take": take,
         "sentence": plan.sentence,
     }
 

@@ -54,7 +54,7 @@ def test_a_plan_of_a_torch_model(
     assert {"single", "mirrored", "sharded, zero 3", "tensor", "pipeline"} <= labels
     assert [point["devices"] for point in found["simulated"]] == [16, most]
     assert found["hardware"]["sources"]
-    assert "Take " in found["sentence"]
+    assert f"(--strategy {found['take']['strategy']})" in found["sentence"]
 
 
 def test_what_is_too_large_ends_with_1_and_the_reason(run: Run) -> None:
