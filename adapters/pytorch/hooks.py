@@ -32,6 +32,7 @@ from dream.files import saves as job_saves
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
 Place = Literal[
     "backward",
+    "batch_norm",
     "clamp",
     "compile",
     "read",
@@ -76,6 +77,7 @@ _KINDS: Mapping[Kind, tuple[type[Any], ...]] = {
 }
 _PLACES: Mapping[Place, tuple[Any, str]] = {
     "backward": (torch.autograd, "backward"),
+    "batch_norm": (nn.functional, "batch_norm"),
     "compile": (nn.Module, "compile"),
     "zero_grad": (nn.Module, "zero_grad"),
     "clip_norm": (nn.utils, "clip_grad_norm_"),

@@ -444,11 +444,7 @@ ROWS: list[Row] = [
         logs="near the global one, the same on every rank",
         reason=NEAR,
     ),
-    Row(
-        "teacher_that_normalises",
-        expect="of all of a share's rows",
-        reason="a model that no backward comes to normalises a share by itself",
-    ),
+    Row("teacher_that_normalises"),
     Row("text_to_text", sample=("horovod",)),
     Row(
         "tied_head_added_late",

@@ -242,7 +242,7 @@ class Synchronised(Wrapper):
     def _normalise(self, x: torch.Tensor) -> torch.Tensor:
         norm = self._norm
         check_input_dim(norm, x)
-        mean, variance, count = self._statistics(x.detach())
+        mean, variance, count = statistics(x.detach(), self._among)
         samples = count / self._copies()
         check_several(samples, x)
         if not recomputing():
@@ -266,22 +266,23 @@ class Synchronised(Wrapper):
         for mean, variance in seen:
             take_in(self._norm, mean, variance)
 
-    def _statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """(mean, variance, samples) of all ranks. A rank's own are about its own mean, which keeps
-        the digits of small spreads; they are summed in float64."""
-        own = float(x.numel() // x.shape[1])
-        sums = torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
-        if own:
-            sums[0] = own
-            mean, spread = torch.ops.aten.batch_norm_update_stats(_rows(x), None, None, 0.0)
-            mean = mean.double()
-            sums[1:] = own * torch.cat([mean, spread.double() + mean.square()])
-        total = self._among.all_reduce(sums, "sum")
-        count = number(total[0])
-        mean, squares = (total[1:] / count).chunk(2)
-        variance = (squares - mean.square()).clamp(min=0.0)
-        dtype = wide(x).dtype
-        return mean.to(dtype), variance.to(dtype), count
+
+def statistics(x: torch.Tensor, among: Communicator) -> Moments:
+    """Find those of all ranks. A rank's own are about its own mean, which keeps the digits of small
+    spreads; they are summed in float64."""
+    own = float(x.numel() // x.shape[1])
+    sums = torch.zeros(1 + 2 * x.shape[1], dtype=torch.float64, device=x.device)
+    if own:
+        sums[0] = own
+        mean, spread = torch.ops.aten.batch_norm_update_stats(_rows(x), None, None, 0.0)
+        mean = mean.double()
+        sums[1:] = own * torch.cat([mean, spread.double() + mean.square()])
+    total = among.all_reduce(sums, "sum")
+    count = number(total[0])
+    mean, squares = (total[1:] / count).chunk(2)
+    variance = (squares - mean.square()).clamp(min=0.0)
+    dtype = wide(x).dtype
+    return mean.to(dtype), variance.to(dtype), count
 
 
 def _seen(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -4,6 +4,7 @@ that is found by half of the rows."""
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,7 +108,8 @@ def try_halves(
             return origin.half(x, last=last)
         return x.detach() if isinstance(x, torch.Tensor) else x
 
-    with torch.no_grad(), suppress(Exception):
+    with torch.no_grad(), suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # halves may be broadcast to what is whole
         args, given = tree_map(halve, (args, given))
         return tensors_of(func(*args, **given))
     return None

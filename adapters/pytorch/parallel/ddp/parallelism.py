@@ -41,6 +41,7 @@ from dream.adapters.pytorch.train_step import (
     Passes,
     check_scalar,
 )
+from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.adapters.pytorch.update.fitting import FittingStep
 from dream.adapters.pytorch.update.gradient_check import watch
 from dream.adapters.pytorch.update.scaling import Scaling
@@ -200,6 +201,8 @@ class Averaging(Synchronous):
         if self.distributes:
             hooks.wrap("backward", self._backward.wrap)
             hooks.wrap("clamp", noting_floors)
+            if self.registry.synchronises:
+                hooks.wrap("batch_norm", NormsBeside(self.registry).wrap)
             self._backward.script_hooks.subscribe(hooks)
             self.shares.follow_by(self._backward.lineage)
             if self.world.world_size > 1:

@@ -40,6 +40,7 @@ from dream.adapters.pytorch.parallel.sharding.module import ShardContext, Sharde
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
 from dream.adapters.pytorch.train_step import Cuts, MicroParts, Passes
+from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.collectives import Communicator
 from dream.strategies import registry
 from dream.update.update import Knobs
@@ -143,6 +144,8 @@ class Sharding(Parallelism):
         hooks.wrap("backward", self._bare.wrap)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
+        if self.registry.synchronises:
+            hooks.wrap("batch_norm", NormsBeside(self.registry).wrap)
         self.backward.script_hooks.subscribe(hooks)
         self.shares.follow_by(self.backward.lineage)
         hooks.wrap("compile", wrap_compile)

@@ -1,0 +1,67 @@
+"""Models in training mode that no backward comes to: their BatchNorms see the global batch."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+pytestmark = pytest.mark.slow
+KINDS = ("copied", "frozen", "itself", "made")
+
+
+def trained(word: str) -> dict[str, list[float]]:
+    with dream.strategy(word) if word else nullcontext():
+        return {kind: learned(kind) for kind in KINDS}
+
+
+def learned(kind: str) -> list[float]:
+    """The student's and the teacher's parameters and statistics, summed up, and the next draw."""
+    torch.manual_seed(3)
+    student, made = (
+        nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+        )
+        for _ in range(2)
+    )
+    teacher = {"itself": student, "made": made}.get(kind) or copy.deepcopy(student)
+    teacher.requires_grad_(kind in ("copied", "itself"))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
+    data = TensorDataset(torch.randn(22, 6), torch.randint(0, 3, (22,)))
+    for _ in range(4):
+        for x, y in DataLoader(data, batch_size=8, shuffle=True):
+            with nullcontext() if kind == "frozen" else torch.no_grad():
+                goal = teacher(x + 0.1 * torch.randn(len(x), 6)).softmax(1)
+            output = student(x)
+            optimizer.zero_grad()
+            (F.cross_entropy(output, y) + F.mse_loss(output.softmax(1), goal)).backward()
+            optimizer.step()
+    sums = [
+        float(sum(each.double().abs().sum() for each in model.state_dict().values()))
+        for model in (student, teacher)
+    ]
+    return [*sums, float(torch.rand(()))]
+
+
+@cache
+def plain() -> dict[str, list[float]]:
+    (found,) = dream.launch(trained, "", n=1, framework="torch", timeout=120)
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "ranks"),
+    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
+)
+def test_teachers_normalise_by_the_global_batch(word: str, ranks: int) -> None:
+    for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
+        for kind, expected in plain().items():
+            assert each[kind] == pytest.approx(expected, rel=0, abs=2e-5), kind
