@@ -15,15 +15,17 @@ demo: horovod
 export PYTHONDONTWRITEBYTECODE :=
 
 # Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
-# The contract is one room a framework, so that a cell's ranks start once for all its laws.
+# The contract is one room a framework, so that a cell's ranks start once for all its laws; tests of
+# checkpoints are one, so that their ranks have one parent.
 LONGEST := contract-keras adapters/keras adapters/pytorch checkpoint adapters/tensorflow \
 	contract-torch launch examples tools/verify parameter_server tools/compare strangers contract-cells
+checkpoint := checkpoint tools/checkpoint
 contract-keras := contract/test_contract_keras*.py
 contract-torch := contract/test_contract_torch*.py
 contract-cells := contract/test_contract_c*.py contract/test_contract_f*.py
 NOT_ROOMS := tests/adapters/ tests/contract/ tests/tools/ tests/__pycache__/
 FOUND := $(filter-out $(NOT_ROOMS),$(wildcard tests/*/))
-FOUND += $(wildcard tests/adapters/*/ tests/tools/*/)
+FOUND += $(filter-out tests/tools/checkpoint/,$(wildcard tests/adapters/*/ tests/tools/*/))
 FOUND := $(patsubst %/,%,$(FOUND:tests/%=%)) contract-cells
 ROOMS := $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 rooms = $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \

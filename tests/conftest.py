@@ -4,7 +4,9 @@ patient tests are: as long as the slowest machine needs."""
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -28,11 +30,30 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# What `dream run` sets for its ranks, and torch where it compiles: with them set for all, scripts
+# alone, ranks, and those that start after a test has used torch are forked from one parent.
+_ALIKE = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
+}
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 
 _OF_PYTHONS_OWN = (b"resource_tracker", b"forkserver")
 _FORK_SERVER = b"fork_server.py server"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _fresh(config):
+        for name, text in _ALIKE.items():
+            os.environ.setdefault(name, text)
+
+
+def _fresh(config: pytest.Config) -> bool:
+    """Whether every rank starts in an interpreter of its own."""
+    return bool(config.option.markexpr == "exhaustive")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -45,7 +66,7 @@ def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ranks whose framework is known are forked from a parent that has
     imported it. `make exhaustive`, or DREAM_FORK_SERVER set to nothing, starts each of them fresh.
     """
-    fresh = request.config.option.markexpr == "exhaustive"
+    fresh = _fresh(request.config)
     if fresh:
         os.environ.setdefault(WARM, "0")
     if fresh or SERVER in os.environ or not hasattr(os, "pidfd_open"):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from dream.launch.ending import Outcome
 from dream.launch.forks.foresight import IMPORTS
@@ -38,6 +39,11 @@ def wait_for_end_of(pid):
         pass
 """
 DREAM = (sys.executable, "-m", "dream")
+
+
+ON_TORCH: dict[str, Any] = {"framework": "torch", "env": {IMPORTS: "torch"}, "timeout": 300}
+"""For `dream.launch`: ranks are forked from the parent that those of scripts have. Else theirs
+imports Keras too, whose backend `framework="torch"` says."""
 
 
 def keras_on(backend: str) -> dict[str, str]:

@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, islice, product
+from pathlib import Path
 
 from chaos_jobs import KINDS, READY_SECONDS, STALL_SECONDS, Job, started
+
+from dream.launch.forks.forked import SERVER
 
 SIGNALS = {
     "KILL": signal.SIGKILL,
@@ -61,12 +64,14 @@ class Verdict:
         )
 
 
-def fire(name: str, fault: str, seed: int) -> Verdict:
-    """One job, one fault at a moment that the seed draws."""
+def fire(name: str, fault: str, seed: int, temporary: Path | None = None) -> Verdict:
+    """One job, one fault at a moment that the seed draws. temporary: as a `Job` has it. A launcher
+    that is killed has a fork server of its own, which must not be left either."""
     kind = KINDS[name]
     draw = random.Random(f"{name} {fault} {seed}")
     rank = draw.randrange(kind.ranks) if fault in SIGNALS else draw.choice(kind.workers)
-    with started(kind) as job:
+    own = {SERVER: ""} if fault == "launcher" else {}
+    with started(kind, temporary, **own) as job:
         time.sleep(draw.uniform(0, _MOST_SECONDS_BEFORE))
         begin = time.monotonic()
         _inject(job, fault, rank)

@@ -18,17 +18,17 @@ from typing import Any
 
 from chaos_marks import pid, steps
 
+from dream.launch.forks.forked import SERVER
+
 HERE = Path(__file__).parent
 READY_SECONDS, END_SECONDS = 300.0, 120.0
 STALL_SECONDS = 6
-_MARK = "CHAOS_JOB"
 _CALM = {
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "2",
     "DREAM_STALL_SECONDS": str(STALL_SECONDS),
-    "DREAM_FORK_SERVER": "",  # its parents would carry the job's mark
 }
 
 
@@ -64,19 +64,24 @@ KINDS = {
 
 class Job:
     """`dream run` of one kind, until it has ended. folder: what its ranks share with the test;
-    temporary: where it and its ranks make their temporary files."""
+    temporary: where it and its ranks make their temporary files. One that several jobs have, one
+    after the other, has their ranks forked from one parent."""
 
-    def __init__(self, kind: Kind, folder: Path, **environ: str) -> None:
+    def __init__(
+        self, kind: Kind, folder: Path, temporary: Path | None = None, **environ: str
+    ) -> None:
         self.kind, self.folder = kind, folder
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        self._mark = secrets.token_hex(16)
+        self.temporary = temporary or folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
+        # parents of a fork server have what imports may read alone
+        name = "DREAM_TEST_JOB" if environ.get(SERVER, "shared") else "CHAOS_JOB"
+        self._mark = {name: secrets.token_hex(16)}
         self._errors = (folder / "stderr").open("w+b")
         script = HERE / ("chaos_torch.py" if kind.framework == "torch" else "chaos_keras.py")
         self.launcher = subprocess.Popen(
             [sys.executable, "-m", "dream", "run", "-n", str(kind.ranks), str(script),
              str(folder), kind.strategy, json.dumps(kind.options)],
-            env={**os.environ, **_CALM, **environ, _MARK: self._mark,
+            env={**os.environ, **_CALM, **environ, **self._mark,
                  "TMPDIR": str(self.temporary)},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
             start_new_session=True,
@@ -109,12 +114,15 @@ class Job:
 
     @property
     def processes(self) -> dict[int, str]:
-        """All that still run of this job, by their commands."""
-        wanted = f"{_MARK}={self._mark}".encode()
+        """All that still run of this job, by their commands. A rank that is forked shows its
+        parent's environment, and its own command, with the folder."""
+        (wanted,) = [f"{name}={text}".encode() for name, text in self._mark.items()]
+        place = os.fsencode(self.folder)
         return {
-            int(entry.name): _text(entry / "cmdline").replace(b"\0", b" ").decode(errors="replace")
+            int(entry.name): text.decode(errors="replace")
             for entry in Path("/proc").glob("[0-9]*")
-            if wanted in _text(entry / "environ").split(b"\0")
+            for text in [_text(entry / "cmdline").replace(b"\0", b" ")]
+            if place in text or wanted in _text(entry / "environ").split(b"\0")
         }
 
     @property
@@ -151,12 +159,13 @@ class Job:
 
 
 @contextmanager
-def started(kind: Kind, **environ: str) -> Iterator[Job]:
+def started(kind: Kind, temporary: Path | None = None, **environ: str) -> Iterator[Job]:
     """A job that trains; nothing of it is left after the block."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        job = Job(kind, Path(folder), **environ)
+        job = Job(kind, Path(folder), temporary, **environ)
         try:
             job.wait_until_it_trains()
+            assert {pid(job.folder, rank) for rank in kind.workers} <= job.processes.keys()
             yield job
         finally:
             job.end()

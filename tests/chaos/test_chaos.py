@@ -4,6 +4,7 @@ is left. `pytest -m exhaustive tests/chaos` fires three hundred and prints the t
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from chaos_faults import Verdict, drawn, fire, table
@@ -21,8 +22,8 @@ SAMPLE = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), SAMPLE)
-def test_a_fault_ends_the_job_and_is_named(kind: str, fault: str) -> None:
-    verdict = fire(kind, fault, 0)
+def test_a_fault_ends_the_job_and_is_named(kind: str, fault: str, temporary: Path) -> None:
+    verdict = fire(kind, fault, 0, temporary)
     assert verdict.good, f"{verdict}\n{verdict.errors}"
 
 

@@ -22,9 +22,9 @@ SAMPLE = "torch-gloo"
     ],
 )
 @pytest.mark.slow
-def test_nobody_comes_in(kind: str, tmp_path: Path) -> None:
+def test_nobody_comes_in(kind: str, tmp_path: Path, temporary: Path) -> None:
     witness = tmp_path / "somebody-came-in"
-    with started(KINDS[kind], DREAM_STALL_SECONDS=STALL) as job:
+    with started(KINDS[kind], temporary, DREAM_STALL_SECONDS=STALL) as job:
         found = ports(job)
         assert found, "every job has a store"
         assert {address for address, _ in found} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

@@ -60,9 +60,9 @@ def asked(
 ) -> subprocess.CompletedProcess[str]:
     """Ask one rank in a state, and return how the job ended."""
     mark = folder / "mark"
-    told = {**os.environ, "LONG_STATE": state, "LONG_MARK": str(mark)}
+    told = {**os.environ, "DREAM_TEST_STATE": state, "DREAM_TEST_MARK": str(mark)}
     if how == "Slurm's time":
-        told["LONG_LIMIT"] = "10"
+        told["DREAM_TEST_LIMIT"] = "10"
     arguments = command(kind, folder)
     with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True, env=told) as job:
         try:

@@ -71,6 +71,18 @@ def train(
     return {"rank": rank, "history": history, "weights": state, "optimizer": slots}
 
 
+def several(
+    word: str, _: dict[str, Any], folder: str, *, trainings: dict[str, tuple[dict[str, Any], Any]]
+) -> dict[str, dict[str, Any]]:
+    """By name what trainings have told, each in a folder of its own. trainings: the options of the
+    strategy, and of `train`."""
+    found = {}
+    for name, (options, more) in trainings.items():
+        _saver()._fits.clear()
+        found[name] = train(word, options, f"{folder}/{name}", **more)
+    return found
+
+
 def refused(word: str, options: dict[str, Any], folder: str) -> dict[str, str]:
     """By case what was said, "taken", or what had been changed all the same."""
     found = {}

@@ -30,6 +30,8 @@ LOOPS: Loops = {
 }
 KEPT = ("equal", "other first", "whole")
 """Those that end where the loader does. The other ends in its midst."""
+IN_TENSORFLOW = ("other first", "break")
+"""Who tells the loaders of the others apart is what torch has."""
 
 
 class _Said(logging.Handler):
@@ -41,20 +43,14 @@ class _Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def torchs(folder: str) -> dict[str, tuple[float, int]]:
-    return _found(_torch, folder)
-
-
-def tensorflows(folder: str) -> dict[str, tuple[float, int]]:
-    return _found(_tensorflow, folder)
-
-
-def _found(train: Callable[..., Any], folder: str) -> dict[str, tuple[float, int]]:
+def left(folder: str, framework: str, names: Iterable[str]) -> dict[str, tuple[float, int]]:
     """By loop: how far from an undisturbed training one ends that went on after its second epoch,
     and how often it was said that a loop was left."""
+    train = {"torch": _torch, "tensorflow": _tensorflow}[framework]
     said, found = _Said(), {}
     logging.getLogger("dream").addHandler(said)
-    for name, loop in LOOPS.items():
+    for name in names:
+        loop = LOOPS[name]
         place = f"{folder}/{name.replace(' ', '-')}"
         whole = train(loop, f"{place}-whole", EPOCHS)
         said.lines.clear()

@@ -18,7 +18,7 @@ os.chdir(os.path.dirname(sys.argv[1]))
 folder = os.path.basename(sys.argv[1])  # where it is when it is asked for
 torch.manual_seed(0)
 with dream.strategy("sharded") as strategy:
-    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 3072) for _ in range(4)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2200) for _ in range(4)))
     with torch.no_grad():
         for value in model.parameters():
             value.fill_(1.0)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from launch_scripts import keras_on
+from launch_scripts import ON_TORCH, keras_on
 
 import dream
 
@@ -61,20 +61,22 @@ CELLS = {
             ("model_parallel", 2, TENSOR), ("model_parallel", 2, PIPELINE)),
 }  # fmt: skip
 SAMPLE = {
-    "torch-mirrored-2": ("keras-tensorflow-pipeline-2", "keras-torch-mirrored-2"),
+    "torch-mirrored-2": ("keras-tensorflow-pipeline-2",),
     "torch-pipeline-2": ("torch-sharded1-2",),
-    "keras-tensorflow-sharded-2": ("torch-sharded-2", "keras-tensorflow-pipeline-2"),
+    "keras-tensorflow-sharded-2": ("torch-sharded-2",),
 }
-"""By reader, whose checkpoints it goes on from. Keras on torch goes on in test_checkpoint_keras;
-what others read of `local_sgd` is in test_checkpoint_same."""
+"""By reader, whose checkpoints it goes on from. Keras on torch goes on in test_checkpoint_keras,
+and what torch reads of it is in test_checkpoint_layers; what others read of `local_sgd` is in
+test_checkpoint_same."""
 
 
 def run(cell: Cell, name: str, *args: Any) -> list[Any]:
     given = ",".join(f"{key}={value}" for key, value in cell.options)
+    env = keras_on(cell.backend) if cell.api == "keras" else ON_TORCH["env"]
     found: list[Any] = dream.launch(
         by_name, cell.api, name, (cell.word, dict(cell.options), *args), n=cell.ranks,
         framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,
-        timeout=300, env={**(keras_on(cell.backend) if cell.api == "keras" else {}), **QUIET},
+        timeout=300, env={**env, **QUIET},
     )  # fmt: skip
     return found
 

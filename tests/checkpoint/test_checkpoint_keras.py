@@ -44,18 +44,19 @@ def by_name(name: str, word: str, options: Any, folder: str, more: dict[str, Any
 
 
 @cache
-def whole(backend: str, folder: Path, **more: Any) -> dict[str, Any]:
-    return run(Cell(backend, "single"), folder / f"whole-{backend}-{len(more)}", **more)[0]
+def whole(backend: str, folder: Path) -> dict[str, Any]:
+    return run(Cell(backend, "single"), folder / f"whole-{backend}")[0]
 
 
 @cache
-def bound(backend: str, folder: Path, **more: Any) -> float:
-    """How far from one device another may be: three times as far as it is from itself where it sums
-    each batch in two parts."""
-    one, place = whole(backend, folder, **more), folder / f"parted-{backend}"
-    parted = run(Cell(backend, "single", 1, (("accumulate", 2),)), place, **more)[0]
-    pairs = zip(one["weights"], parted["weights"], strict=True)
-    return max(1e-6, 3 * max(float(np.abs(a - b).max()) for a, b in pairs))
+def alike(backend: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """What one device learns where all can learn the same; and how far from that another may be:
+    three times as far as it is from itself where it sums each batch in two parts."""
+    trainings = {"one": ({}, ALIKE), "parted": ({"accumulate": 2}, ALIKE)}
+    told = run(Cell(backend, "single"), folder / f"alike-{backend}", "several",
+               trainings=trainings)[0]  # fmt: skip
+    pairs = zip(told["one"]["weights"], told["parted"]["weights"], strict=True)
+    return told["one"], max(1e-6, 3 * max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TF, TORCH = "tensorflow", "torch"
+ALIKE: dict[str, Any] = {"rate": 0.0, "shuffle": False}
 TENSOR, PIPELINE = (("split", "tensor"),), (("split", "pipeline"),)
 DROPOUT = [
     pytest.param((Cell(TF, "mirrored", 2), Cell(TF, "single")), id="tf"),
@@ -104,10 +106,9 @@ def test_models_in_parts_go_on_elsewhere(
     cells: tuple[Cell, ...], place: Path, tmp_path: Path
 ) -> None:
     """Without dropout, which DTensor draws in its own way, and each backend by its own numbers."""
-    alike: dict[str, Any] = {"rate": 0.0, "shuffle": False}
-    one = whole(cells[-1].backend, place, **alike)
-    most = max(bound(cell.backend, place, **alike) for cell in cells)
-    for rank in travelled(cells, tmp_path / "runs", **alike):
+    one, _ = alike(cells[-1].backend, place)
+    most = max(alike(cell.backend, place)[1] for cell in cells)
+    for rank in travelled(cells, tmp_path / "runs", **ALIKE):
         same(rank, one, most)
 
 
@@ -126,12 +127,12 @@ ALONE, OUTER = (("every", 3),), (("every", 4), ("outer_lr", 0.7), ("fragments", 
 def test_replicas_that_step_alone_go_on_to_the_bit(cell: Cell, tmp_path: Path) -> None:
     """From the end of an epoch, though the fit ended in the midst of the next; each with the masks
     that it would have drawn, and its own states where those are apart."""
-    one = run(cell, tmp_path / "whole", every="epoch")
-    run(cell, tmp_path / "runs", every="epoch", end=6)
-    for found, undisturbed in zip(
-        run(cell, tmp_path / "runs", every="epoch", seen=1), one, strict=True
-    ):
-        same(found, undisturbed, 0.0)
+    options, every = dict(cell.options), {"every": "epoch"}
+    trainings = {"whole": (options, every), "left": (options, {**every, "end": 6})}
+    one = run(cell, tmp_path, "several", trainings=trainings)
+    on = run(cell, tmp_path / "left", every="epoch", seen=1)
+    for found, told in zip(on, one, strict=True):
+        same(found, told["whole"], 0.0)
         assert found["history"]["epoch"] == [0, 1, 2]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_scripts import ON_TORCH
 
 import dream
 
@@ -26,7 +27,7 @@ SAID = {
 
 
 def call(name: str, folder: Path) -> Any:
-    return dream.launch(by_name, name, str(folder), n=1, framework="torch", timeout=300)[0]
+    return dream.launch(by_name, name, str(folder), n=1, **ON_TORCH)[0]
 
 
 def by_name(name: str, folder: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import checkpoint_same
 import pytest
+from launch_scripts import ON_TORCH
 
 import dream
 
@@ -40,8 +41,7 @@ MORE: dict[int, dict[str, tuple[str, dict[str, Any]]]] = {
 
 def same(folder: Path, cells: dict[str, tuple[str, dict[str, Any]]], ranks: int) -> dict[str, Any]:
     found = dream.launch(
-        checkpoint_same.gone_on, str(folder), [*cells.values()], n=ranks, framework="torch",
-        timeout=300,
+        checkpoint_same.gone_on, str(folder), [*cells.values()], n=ranks, **ON_TORCH
     )  # fmt: skip
     for rank in found:
         for name, told in zip(cells, rank, strict=True):
@@ -69,7 +69,7 @@ def test_workers_in_step_go_on_to_the_bit(tmp_path: Path) -> None:
     whole, then = (
         dream.launch(
             checkpoint_same.one, str(tmp_path), "parameter_server", options, first, n=3,
-            framework="torch", timeout=300,
+            **ON_TORCH
         )[0]
         for first in (0, checkpoint_same.SAVED)
     )  # fmt: skip
@@ -83,9 +83,7 @@ def test_workers_out_of_step_are_refused(tmp_path: Path) -> None:
         ({"staleness": 1, "workers": 1}, ["strategy.load"]),
     ):
         ranks = 1 + int(options["workers"])
-        said = dream.launch(
-            checkpoint_same.refused, str(tmp_path), options, n=ranks, framework="torch", timeout=300
-        )[0]
+        said = dream.launch(checkpoint_same.refused, str(tmp_path), options, n=ranks, **ON_TORCH)[0]
         assert len(said) == len(words), said
         assert all(word in told for word, told in zip(words, said, strict=True)), said
 
@@ -94,16 +92,13 @@ def test_workers_out_of_step_are_refused(tmp_path: Path) -> None:
 def test_others_read_of_replicas_what_they_come_together_to(name: str, tmp_path: Path) -> None:
     """An outer step and all, though saving brings none of them together."""
     gaps = dream.launch(
-        checkpoint_same.come_together, str(tmp_path), CELLS[name][1], n=2, framework="torch",
-        timeout=300,
+        checkpoint_same.come_together, str(tmp_path), CELLS[name][1], n=2, **ON_TORCH
     )  # fmt: skip
     assert max(gaps) < 1e-7
 
 
 def test_replicas_that_come_together_otherwise_are_refused(tmp_path: Path) -> None:
-    for said in dream.launch(
-        checkpoint_same.another, str(tmp_path), n=2, framework="torch", timeout=300
-    ):
+    for said in dream.launch(checkpoint_same.another, str(tmp_path), n=2, **ON_TORCH):
         assert len(said) == 2
         assert "'every': 3, 'outer_lr': None} in it, {'every': 2," in said[0]
         assert "'outer_lr': 0.7" in said[1]

@@ -75,9 +75,11 @@ def undisturbed(script: Path) -> dict[str, Any]:
 
 pytestmark = pytest.mark.slow
 JOURNEYS = [
-    pytest.param([("mirrored", 2), ("single", 1), ("mirrored", 3)], id="replicas"),
-    pytest.param([("sharded", 2), ("horovod", 2), ("sharded", 3)], id="sharded"),
-]
+    pytest.param([("mirrored", 2), ("single", 1), ("sharded", 3)], id="replicas"),
+    pytest.param([("sharded", 2), ("horovod", 2), ("mirrored", 3)], id="sharded",
+                 marks=pytest.mark.exhaustive),
+]  # fmt: skip
+"""What other strategies read of `sharded` is in test_going_on."""
 
 
 @pytest.mark.parametrize("journey", JOURNEYS)
@@ -110,9 +112,9 @@ with dream.strategy("mirrored") as strategy:
 """
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_another_model_is_refused_on_every_rank(script: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    train(script, "single", 1, folder, 6)
+    folder = script.with_name("undisturbed")
     other = tmp_path / "other.py"
     other.write_text(ANOTHER)
     ran = dream("run", "-n", "2", "--all-output", str(other), str(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from checkpoint_kills import Arrays
-from test_going_on import KERAS, SCRIPT, SLOW, command, difference, interrupted, result
+from going_on_scripts import KERAS, SCRIPT
+from test_going_on import SLOW, command, difference, interrupted, result
 
 from dream._errors import DreamError
 from dream.checkpoint import CheckpointFolder
@@ -38,17 +40,10 @@ def killed(script: Path, folder: Path, *options: str) -> tuple[dict[str, Any], s
     return result(folder), ran.stderr
 
 
-def of_one(script: Path, backend: str = "torch") -> dict[str, Any]:
-    folder = script.with_name("undisturbed")
-    import subprocess
-
-    options = ["--framework", backend]
-    subprocess.run(command(script, "single", 1, folder, *options), check=True, timeout=300)
-    return result(folder)
-
-
 @pytest.mark.slow
-def test_a_killed_rank_costs_the_steps_since_the_last_commit(tmp_path: Path) -> None:
+def test_a_killed_rank_costs_the_steps_since_the_last_commit(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(LINE + SCRIPT)
     folder = tmp_path / "run"
@@ -56,7 +51,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_commit(tmp_path: Path) -> 
     assert told["from"] >= 6, told["from"]
     assert f"from step {told['from']}, kept in memory" in said
     assert CheckpointFolder(folder).newest() is not None  # soon after it went on from memory
-    assert difference(told, of_one(script)) < 1e-6
+    assert difference(told, undisturbed) < 1e-6
 
 
 @pytest.mark.exhaustive
@@ -65,19 +60,24 @@ def test_a_fit_goes_on_from_memory(tmp_path: Path) -> None:
     script.write_text(LINE + KERAS)
     told, said = killed(script, tmp_path / "run", "--framework", "tensorflow")
     assert "kept in memory" in said
-    assert difference(told, of_one(script, "tensorflow")) < 1e-6
+    folder = tmp_path / "undisturbed"
+    line = command(script, "single", 1, folder, "--framework", "tensorflow")
+    subprocess.run(line, check=True, timeout=300)
+    assert difference(told, result(folder)) < 1e-6
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "word", ["sharded:zero=3", "sharded:zero=2", "hybrid:model=2,split=tensor"]
 )
-def test_split_trainings_go_on_from_memory(word: str, tmp_path: Path) -> None:
+def test_split_trainings_go_on_from_memory(
+    word: str, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(LINE + SCRIPT)
     told, said = killed(script, tmp_path / "run", "--strategy", word)
     assert "kept in memory" in said
-    assert difference(told, of_one(script)) < 1e-6
+    assert difference(told, undisturbed) < 1e-6
 
 
 def commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str = "") -> Commits:

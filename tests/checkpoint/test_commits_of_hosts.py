@@ -8,22 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_elastic import (
-    SECONDS,
-    Training,
-    free_port,
-    host,
-    same,
-    torch_script,
-    training,
-    undisturbed,
-)
+from launch_scripts import ON_TORCH
+from test_elastic import SECONDS, Training, free_port, host, same, training
 
 import dream
 from dream.checkpoint import CheckpointContent, CheckpointFolder, hosts
 
 pytestmark = pytest.mark.slow
-__all__ = ["free_port", "torch_script", "undisturbed"]
+__all__ = ["free_port"]
 OFTEN = ("--every", "600", "--commit-every", "1", "--max-restarts", "2")
 
 
@@ -125,5 +117,5 @@ def brought(folder: str) -> tuple[str, float]:
 
 
 def test_it_comes_in_pieces(tmp_path: Path) -> None:
-    found = dream.launch(brought, str(tmp_path), n=2, framework="torch", timeout=120)
+    found = dream.launch(brought, str(tmp_path), n=2, **ON_TORCH)
     assert found == [("step-000000004", 0.0)] * 2

@@ -8,89 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from launch_scripts import alone
+from going_on_scripts import KERAS
+from launch_scripts import alone, keras_on
 
-SCRIPT = """
-import json, os, sys, time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-import dream
+from dream.launch.forks.foresight import IMPORTS
 
-word, out, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-torch.manual_seed(5)
-x, y = torch.randn(61, 8), torch.randint(0, 3, (61,))
-with dream.strategy(word) as strategy:
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
-    batches = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
-    noise = DataLoader(TensorDataset(torch.randn(61, 8)), batch_size=16, shuffle=True)
-    both = {"labelled": batches, "noise": noise}
-    at = strategy.load(model=model, optimizer=optimizer, scheduler=schedule, data=both)
-    step = at.step if at else 0
-    for epoch in range(at.epoch if at else 0, 8):
-        for (added,), (inputs, target) in zip(noise, batches):
-            inputs = inputs + 0.1 * added
-            if "fault" in sys.argv and step == 13 and strategy.topology.rank == 1:
-                raise ValueError("a bug")
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), target).backward()
-            optimizer.step()
-            step += 1
-            with open(f"{out}.step.{strategy.topology.rank}", "w") as file:
-                file.write(f"{step} {os.getpid()}")
-            time.sleep(seconds)
-        schedule.step()
-    state = strategy.full_state(model)
-    if strategy.topology.rank == 0:
-        with open(out, "w") as file:
-            told = {"from": at and at.step, "steps": step}
-            json.dump(told | {name: value.tolist() for name, value in state.items()}, file)
-"""
-KERAS = """
-import json, os, sys, time
-import keras, numpy as np
-import dream
-
-word, out, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-keras.utils.set_random_seed(5)
-x, y = np.random.randn(61, 8).astype("float32"), np.random.randint(0, 3, 61)
-
-class Slow(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        with open(f"{out}.step.{os.environ.get('RANK', '0')}", "w") as file:
-            file.write(f"{int(np.array(self.model.optimizer.iterations))} {os.getpid()}")
-        time.sleep(seconds)
-
-with dream.strategy(word) as strategy:
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"),
-                              keras.layers.Dropout(0.3), keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss)
-    told = model.fit(x, y, batch_size=16, epochs=8, verbose=0, callbacks=[Slow()]).history
-    state = {str(i): w.tolist() for i, w in enumerate(model.get_weights())}
-    if strategy.topology.rank == 0:
-        with open(out, "w") as file:
-            json.dump({"steps": len(told["loss"]), "loss": told["loss"]} | state, file)
-"""
 SLOW = "0.05"
 pytestmark = pytest.mark.slow
 Act = Callable[[int, subprocess.Popen[str]], None]
 """Given rank 1's process and the launcher."""
-
-
-@pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("going_on") / "train.py"
-    path.write_text(SCRIPT)
-    return path
 
 
 def command(script: Path, word: str, ranks: int, folder: Path, *more: str) -> list[str]:
@@ -114,9 +46,12 @@ def at_step(folder: Path, rank: int, least: int) -> int:
     raise AssertionError(f"rank {rank} has not come to step {least}")
 
 
-def interrupted(arguments: list[str], folder: Path, act: Act) -> subprocess.CompletedProcess[str]:
+def interrupted(
+    arguments: list[str], folder: Path, act: Act, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a job, and do something to rank 1 or the launcher at step 9."""
-    with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True) as job:
+    told = {**os.environ, **(env or {})}
+    with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True, env=told) as job:
         try:
             act(at_step(folder, 1, 9), job)
             out, err = job.communicate(timeout=150)
@@ -135,28 +70,22 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     return float(max(np.abs(np.subtract(one[name], other[name])).max() for name in names))
 
 
-@pytest.fixture(scope="module")
-def undisturbed(script: Path) -> dict[str, Any]:
-    folder = script.with_name("undisturbed")
-    subprocess.run(command(script, "single", 1, folder), check=True, timeout=150)
-    return result(folder)
-
-
-ASKS: list[tuple[str, Act]] = [
-    ("mirrored", lambda _, job: job.send_signal(signal.SIGTERM)),
-    ("sharded", lambda rank, _: os.kill(rank, signal.SIGUSR1)),
+ASKS: list[tuple[str, Act, int]] = [
+    ("mirrored", lambda _, job: job.send_signal(signal.SIGTERM), 1),
+    ("sharded", lambda rank, _: os.kill(rank, signal.SIGUSR1), 3),
 ]
 
 
-@pytest.mark.parametrize(("word", "ask"), ASKS, ids=["the launcher", "one rank"])
+@pytest.mark.parametrize(("word", "ask", "then"), ASKS, ids=["the launcher", "one rank"])
 def test_all_save_and_leave_together(
-    script: Path, tmp_path: Path, undisturbed: dict[str, Any], word: str, ask: Act
+    torch_script: Path, tmp_path: Path, undisturbed: dict[str, Any], word: str, ask: Act, then: int
 ) -> None:
+    """And go on with another number of ranks."""
     folder = tmp_path / "run"
-    left = interrupted(command(script, word, 2, folder, "--", SLOW), folder, ask)
+    left = interrupted(command(torch_script, word, 2, folder, "--", SLOW), folder, ask)
     assert left.returncode == 85, left.stderr
     assert "has saved and left" in left.stderr
-    ran = subprocess.run(command(script, "mirrored", 3, folder), timeout=150, check=False)
+    ran = subprocess.run(command(torch_script, "mirrored", then, folder), timeout=150, check=False)
     assert ran.returncode == 0
     told = result(folder)
     assert told["from"] >= 9
@@ -165,11 +94,11 @@ def test_all_save_and_leave_together(
 
 
 def test_a_job_goes_on_without_its_dead_rank(
-    script: Path, tmp_path: Path, undisturbed: dict[str, Any]
+    torch_script: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     folder = tmp_path / "run"
     options = ["--max-restarts", "2", "--every", "0.01"]
-    arguments = command(script, "mirrored", 2, folder, *options, "--", SLOW)
+    arguments = command(torch_script, "mirrored", 2, folder, *options, "--", SLOW)
     ran = interrupted(arguments, folder, lambda rank, _: os.kill(rank, signal.SIGKILL))
     assert ran.returncode == 0, ran.stderr
     assert "Starting again, 1 of 2" in ran.stderr
@@ -178,10 +107,10 @@ def test_a_job_goes_on_without_its_dead_rank(
     assert difference(told, undisturbed) < 1e-6
 
 
-def test_a_bug_that_comes_back_ends_the_job(script: Path, tmp_path: Path) -> None:
+def test_a_bug_that_comes_back_ends_the_job(torch_script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = ["--max-restarts", "5", "--every", "0.01"]
-    arguments = command(script, "mirrored", 2, folder, *options, "--", SLOW, "fault")
+    arguments = command(torch_script, "mirrored", 2, folder, *options, "--", SLOW, "fault")
     ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 1
     assert "Starting again, 1 of 5" in ran.stderr
@@ -287,8 +216,8 @@ def test_a_script_that_loads_nothing_is_told_as_it_begins(tmp_path: Path) -> Non
         assert ran.stderr.count("--checkpoint keeps nothing of this training") == often
 
 
-def test_nothing_is_kept_where_nobody_asked(script: Path, tmp_path: Path) -> None:
-    ran = alone([str(script), "single", str(tmp_path / "run.json"), "0"], "torch")
+def test_nothing_is_kept_where_nobody_asked(torch_script: Path, tmp_path: Path) -> None:
+    ran = alone([str(torch_script), "single", str(tmp_path / "run.json"), "0"], "torch")
     assert ran.returncode == 0, ran.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.json.step.0"]
 
@@ -297,11 +226,14 @@ def test_a_fit_that_asks_for_nothing_goes_on(tmp_path: Path) -> None:
     """Weights and the logs of all epochs are those of a fit that was not left."""
     script = tmp_path / "fit.py"
     script.write_text(KERAS)
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert not alone([str(script), "single", f"{whole}.json", "0"], "tensorflow,keras").returncode
-    left = interrupted(command(script, "mirrored", 2, folder, "--", SLOW), folder, ASKS[0][1])
+    whole, folder, env = tmp_path / "whole", tmp_path / "run", keras_on("tensorflow")
+    ran = alone([str(script), "single", f"{whole}.json", "0"], env[IMPORTS], env)
+    assert ran.returncode == 0, ran.stderr
+    job = command(script, "mirrored", 2, folder, "--", SLOW)
+    left = interrupted(job, folder, ASKS[0][1], env)
     assert left.returncode == 85, left.stderr
-    subprocess.run(command(script, "mirrored", 3, folder), check=True, timeout=150)
+    again = command(script, "single", 1, folder)
+    subprocess.run(again, check=True, timeout=150, env={**os.environ, **env})
     told = result(folder)
     assert told["steps"] == 8
     assert difference(told, result(whole)) < 1e-6

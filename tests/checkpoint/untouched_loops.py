@@ -39,10 +39,10 @@ def script(function: Callable[[], Any]) -> Callable[[], Any]:
 def stepped() -> None:
     global steps
     steps += 1
-    if os.environ.get("LEAVE_AT") == str(steps) and os.environ.get("RANK", "0") == "0":
+    if os.environ.get("DREAM_TEST_LEAVE_AT") == str(steps) and os.environ.get("RANK", "0") == "0":
         os.kill(os.getpid(), signal.SIGTERM)
     died = FOLDER / "died"
-    dies = os.environ.get("DIE_AT") == str(steps) and os.environ.get("RANK", "0") == "0"
+    dies = os.environ.get("DREAM_TEST_DIE_AT") == str(steps) and os.environ.get("RANK", "0") == "0"
     if dies and not died.exists():
         until = time.monotonic() + 30
         while not (FOLDER / "kept" / "latest").exists() and time.monotonic() < until:
@@ -323,7 +323,9 @@ def state(model: nn.Module) -> Any:
 def run(name: str) -> None:
     global block, best_of_all, steps
     best_of_all, steps = 0.0, 0
-    with dream.strategy(*json.loads(os.environ.get("OPTIONS", '["mirrored"]'))) as block:
+    with dream.strategy(
+        *json.loads(os.environ.get("DREAM_TEST_STRATEGY", '["mirrored"]'))
+    ) as block:
         torch.manual_seed(3)
         random.seed(4)
         np.random.seed(5)

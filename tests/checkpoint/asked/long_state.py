@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-_STATE, _MARK = os.environ.get("LONG_STATE", ""), os.environ.get("LONG_MARK", "")
+_STATE, _MARK = os.environ.get("DREAM_TEST_STATE", ""), os.environ.get("DREAM_TEST_MARK", "")
 _counted: Counter[str] = Counter()
-_LIMIT = time.time() + float(os.environ["LONG_LIMIT"]) if "LONG_LIMIT" in os.environ else 0.0
+_ASKED = os.environ.get("DREAM_TEST_LIMIT")
+_LIMIT = time.time() + float(_ASKED) if _ASKED else 0.0
 """Of the scheduler's time, less the minute that is left for saving; 0 for none."""
 
 if _LIMIT:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launch_scripts import alone, keras_on
 
 from dream.checkpoint import CheckpointContent, CheckpointFolder, OptimizerState
 from dream.cli import main
+from dream.launch.forks.foresight import IMPORTS
 
 WITHOUT = """
 import sys
@@ -141,13 +142,14 @@ def test_no_framework_is_needed(ours: Path, words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [TORCH, KERAS], ids=["torch", "keras"])
-def test_other_tools_files(ours: Path, script: str) -> None:
-    env = {**os.environ, "KERAS_BACKEND": "torch"}
-    folder = ours.parent if script is TORCH else ours.parent / "keras"
+@pytest.mark.parametrize("text", [TORCH, KERAS], ids=["torch", "keras"])
+def test_other_tools_files(ours: Path, text: str) -> None:
+    env = {IMPORTS: "torch", "KERAS_BACKEND": "torch"} if text is TORCH else keras_on("torch")
+    folder = ours.parent if text is TORCH else ours.parent / "keras"
     folder.mkdir(exist_ok=True)
-    given = [sys.executable, "-c", script, str(folder)]
-    done = subprocess.run(given, capture_output=True, text=True, timeout=300, env=env, check=False)
+    script = ours.parent / "script.py"
+    script.write_text(text)
+    done = alone([str(script), str(folder)], env[IMPORTS], env)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from launch_scripts import keras_on
 from verify_scripts import ALL, EQUAL
 
 from dream import ConfigurationError
@@ -24,12 +26,18 @@ Verify = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verify:
-    """The exit code, the figures, and all that is printed, for a script by its name."""
+def verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Verify:
+    """The exit code, the figures, and all that is printed, for a script by its name. All of Keras's
+    are forked from one parent, whatever else they import."""
 
     def command(name: str, *given: str) -> tuple[int, dict[str, Any], str]:
         script, file = tmp_path / f"{name}.py", tmp_path / "out.json"
         script.write_text(ALL[name])
+        if "import keras" in ALL[name]:
+            for key, text in keras_on(os.environ.get("KERAS_BACKEND", "tensorflow")).items():
+                monkeypatch.setenv(key, text)
         with pytest.raises(SystemExit) as ended:
             main(["verify", str(script), "--json", str(file), *given])
         shown = capsys.readouterr()

@@ -19,7 +19,7 @@ def loop(
 ) -> Trained:
     """Batches of 14, 14 and 9: a deviation takes two rows of a share, and a form four."""
     batches = DataLoader(classes().dataset, batch_size=batch)
-    return loss_scripts.loop(model, loss, batches, epochs=3)
+    return loss_scripts.loop(model, loss, batches)
 
 
 def positive_weight_of_the_batch() -> Trained:

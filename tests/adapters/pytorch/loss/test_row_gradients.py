@@ -99,7 +99,14 @@ def plain() -> dict[str, float]:
     return dict(found)
 
 
-@pytest.mark.parametrize(("word", "ranks"), [("mirrored", 2), ("mirrored", 3), ("sharded", 2)])
+CELLS = [
+    ("mirrored", 2),
+    pytest.param("mirrored", 3, marks=pytest.mark.exhaustive),
+    ("sharded", 2),
+]
+
+
+@pytest.mark.parametrize(("word", "ranks"), CELLS)
 def test_rows_move_by_their_own_gradients(word: str, ranks: int) -> None:
     """`sharded` tells that a sum through a model which it has not split counts as a mean."""
     found = dream.launch(trained, word, n=ranks, framework="torch", timeout=240)

@@ -123,7 +123,7 @@ def _in_and_out(ranks: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", torch_randomness.SCRIPTS)
 def test_a_script_learns_what_it_learns_without_dream(name: str, ranks: int) -> None:
     found = [rank[name] for rank in _in_and_out(ranks)]
