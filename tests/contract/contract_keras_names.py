@@ -160,33 +160,39 @@ HELD = {
     "rank_dependent_initial_weights": "rank_without_sample_adamw, which starts from such",
     "clipnorm": "global_clipnorm: what Keras clips by is its own",
     "clipvalue": "global_clipnorm",
+    "clip_value": "clip_norm: what is cut is the same gradient",
+    "clip_norm_with_a_scaled_loss": "clip_norm, and precision_float16, which scales",
+    "clip_norm_in_a_step": "accumulated_and_clipped, which steps too",
     "attention_momentum": "transformer of tests/adapters/keras",
     "attention_adamw": "that, and torch: how far AdamW carries rounding is no backend's",
     "step_momentum": "step_adamw_rank_without_sample",
     "class_weight": "sample_weight, and weights_of_classes of tests/adapters/keras",
     "python_dataset_of_the_users": "python_dataset of tests/adapters/keras",
+    "fitted_after_the_block": "global_clipnorm, and uneven_momentum, which predicts there",
     "stopped_early": "callbacks_that_watch_the_logs of tests/adapters/keras",
     "accumulated_by_the_optimizer": "gradients_accumulated of tests/adapters/keras",
-    "accumulated_twice": "accumulated_momentum, and gradients_accumulated of tests/adapters/keras",
+    "accumulated_momentum": "accumulated_and_clipped",
+    "accumulated_adamw_rank_without_sample": "accumulated_and_clipped, whose fit has such a rank",
+    "accumulated_twice": "gradients_accumulated of tests/adapters/keras",
+    "accumulated_step": "accumulated_and_clipped, which steps too",
+    "precision_bfloat16": "precision_float16: Keras's own policy by another name",
     "averaged_by_the_optimizer": "averages_of_the_weights of tests/adapters/keras",
 }
 """On TensorFlow, where a case takes seconds: those that others hold, which run on torch as well."""
 OF_ANY_DEVICES = frozenset(
     {
+        "clip_norm",
         "copies",
         "files_are_rank_0s",
-        "fitted_after_the_block",
         "global_clipnorm",
+        "nothing_stays_patched",
+        "sample_weight",
         "several_outputs",
-        "accumulated_adamw_rank_without_sample",
-        "accumulated_momentum",
+        "shuffled",
         "accumulated_outputs_and_weights",
-        "clip_norm_in_a_step",
-        "clip_norm_with_a_scaled_loss",
-        "clip_value",
         "knobs_refused",
-        "precision_bfloat16",
         "precision_levels",
+        "recomputed",
         "recomputed_in_a_step",
         "recomputed_in_half",
     }
@@ -195,7 +201,11 @@ OF_ANY_DEVICES = frozenset(
 OF_ANY_WIRE = frozenset(
     {
         "accumulated_momentum",
+        "adasum",
+        "batch_normalisation_over_replicas",
         "compressed",
+        "rank_without_sample_adamw",
+        "refusals",
         "shuffled",
         "global_clipnorm",
         "clip_norm",
@@ -206,11 +216,18 @@ OF_ANY_WIRE = frozenset(
     }
 )
 """Nothing in them is of what adds up: held by the cell that runs all."""
+OF_DEVICES_OF_RANKS = {"step_adamw_rank_without_sample": "batch_normalisation_over_replicas"}
+"""Of ranks of several devices: what another case there, which steps too, holds."""
 HELD_IN_PARTS = {
     "accumulated_momentum": "accumulated_and_clipped",
     "accumulated_step_weighted_by_counts": "accumulated_and_clipped, which steps too",
-    "clip_norm_with_a_scaled_loss": "clip_norm, and precision_float16, which scales",
-    "clip_value": "clip_norm",
+    "batch_normalisation_over_replicas": "statistics of a batch, in tests/adapters/tensorflow",
+    "clip_norm": "accumulated_and_clipped",
+    "clip_norm_with_a_scaled_loss": "accumulated_and_clipped, and precision_float16, which scales",
+    "clip_value": "accumulated_and_clipped",
+    "global_clipnorm": "accumulated_and_clipped, and Keras's own in tests/adapters/tensorflow",
+    "rank_without_sample_adamw": "step_adamw_rank_without_sample",
+    "several_outputs": "replicas: outputs and their losses are whole on every rank",
     "recomputed_in_half": "recomputed, and precision_float16",
     "shuffled": "uneven_momentum: whose order it is does not hang on parts",
 }
@@ -218,17 +235,22 @@ HELD_IN_PARTS = {
 OF_ANY_PARTS = frozenset(
     {
         "accumulated_and_clipped",
-        "batch_normalisation_over_replicas",
         "copies",
         "precision_float16",
-        "rank_without_sample_adamw",
         "recomputed",
-        "several_outputs",
+        "step_adamw_rank_without_sample",
     }
 )
 """What `split=tensor` shares with `sharded`, whose adapter it is, and which runs them all."""
-FURTHER_NAME = frozenset({"uneven_momentum", "refusals", "clip_norm"})
+FURTHER_NAME = frozenset({"uneven_momentum", "refusals"})
 """What `data_parallel` is asked beside `mirrored`, whose adapter it is."""
+
+
+def fully(cell: Cell) -> bool:
+    """Whether a cell runs every kind of what is no matter of devices: which layers are computed
+    again, which level of precision, which way to round. One device does, and ranks in
+    `make exhaustive`."""
+    return not cell.core and (cell.replicas == 1 or cell.processes > 2)
 
 
 def again(cell: Cell, case: str) -> bool:
@@ -242,6 +264,6 @@ def again(cell: Cell, case: str) -> bool:
         return case not in FURTHER_NAME
     if cell.processes < cell.replicas and case in OF_ANY_DEVICES:
         return True
-    if cell.strategy == "horovod" and case in TRAVELLED:
-        return True  # over grpc and shared memory here, and over the ring in torch
+    if cell.devices and cell.processes > 1:  # over devices, then over ranks
+        return case in OF_DEVICES_OF_RANKS or (case in OF_ANY_WIRE and case not in NORMALISED)
     return case in HELD or (cell.core and case in OF_ANY_WIRE)

@@ -10,9 +10,12 @@ import keras
 import numpy as np
 from contract_case import WITH_DREAM, Env, Figures, refusal
 from contract_keras_kit import BATCH, CASES, EPOCHS, TF, arrays, compiled, momentum, net, parameters
+from contract_keras_names import fully
 from contract_keras_objects import global_batches, judge
 
-KINDS = ("float16", "bfloat16", "topk:0.1", *(() if TF else ("powersgd:2",)))
+KINDS = (
+    ("float16", "topk:0.1", "bfloat16") if TF else ("float16", "topk:0.1", "bfloat16", "powersgd:2")
+)
 Sent = Callable[[], float]
 
 
@@ -113,7 +116,8 @@ def compressed(env: Env) -> Figures:
     if env.mode == "single":
         with env.block() as strategy:
             return _travelled(strategy, lambda: 0.0)
-    return {kind: _compressed(env, kind) for kind in (KINDS[:1] if env.cell.core else KINDS)}
+    kinds = KINDS if fully(env.cell) or not TF else KINDS[:2]
+    return {kind: _compressed(env, kind) for kind in (KINDS[:1] if env.cell.core else kinds)}
 
 
 def _moved(act: Callable[[], Any]) -> Any:

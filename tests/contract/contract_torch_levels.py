@@ -263,8 +263,10 @@ HOW: dict[str, Any] = {"none": False, "all": True, "sqrt": "sqrt", "named": ["ch
 
 @CASES.add(*WITH_DREAM)
 def recomputed(env: Env) -> Figures:
-    """Each way beside none at all, in this rank: dropout and BatchNorm included."""
-    return {name: _deep(env, how) for name, how in HOW.items()}
+    """Each way beside none at all, in this rank: dropout and BatchNorm included. Which layers are
+    chosen is no matter of parts: there all of them are."""
+    chosen = HOW if env.cell.strategy in ("single", "mirrored") else ("none", "all")
+    return {name: _deep(env, HOW[name]) for name in chosen}
 
 
 @CASES.add(*WITH_DREAM)

@@ -56,24 +56,73 @@ IN_PARTS_TOO = frozenset(
     }
 )
 """What a model in parts is asked always, beside the core."""
+OF_REPLICAS = frozenset(
+    {
+        "even_momentum",
+        "even_adamw",
+        "uneven_adamw",
+        "rank_without_sample_momentum",
+        "drop_last",
+        "loader_with_workers",
+        "distributed_sampler",
+        "samplers_of_the_user",
+        "hand_sliced_batches",
+        "batches_kept_and_used_again",
+        "batches_that_are_dicts",
+        "batches_moved_and_changed",
+        "epochs_left_early",
+        "shuffled_order",
+        "sizes_of_a_rank_without_sample",
+        "chained_modules",
+        "criterion_is_a_module",
+        "criterion_with_parameters",
+        "several_outputs",
+        "clipping_values_between_backward_and_step",
+        "accumulation_by_hand",
+        "keeping_the_best",
+        "moving_average_and_pickle",
+        "training_begins_after_the_block",
+        "step_momentum",
+        "step_and_loop_in_turn",
+        "step_weighted_by_tokens",
+        "loop_weighed_with_a_count_of_zero",
+        "evaluate",
+        "evaluation_loop_by_hand",
+        "nested_blocks",
+        "accumulated_momentum",
+        "accumulated_adamw_rank_without_sample",
+        "accumulated_with_schedules_and_clipping",
+        "accumulated_by_two_optimizers",
+        "accumulated_step",
+        "accumulated_loop_weighed_by_tokens",
+        "clip_norm",
+        "clip_norm_in_a_step",
+        "clipped_in_float16",
+        "precision_bfloat16",
+        "in_precision_O0",
+        "in_precision_O2",
+        "scaling_refused",
+        "recompute_refused",
+        "recomputed_in_micro_batches",
+        "knobs_refused",
+        "batch_norm_and_a_count_of_zero",
+        "an_update_left_early",
+    }
+)
+"""Nothing in them is of parts: held by 2 ranks over gloo, and of parts by others in the same cell
+(`uneven_momentum`, `accumulated_and_clipped`, `in_precision_float16`, `resuming_from_states`)."""
 FURTHER_WIRE = frozenset(
     {
         "uneven_momentum",
         "rank_without_sample_adamw",
         "rank_dependent_initial_weights",
         "attention_adamw",
-        "shuffled_order",
         "batch_normalisation",
-        "nothing_stays_patched",
-        "files_are_rank_0s",
         "step_adamw_rank_without_sample",
         "step_weighted_with_a_count_of_zero",
         "loop_weighed_by_tokens",
-        "accumulated_momentum",
-        "clip_norm",
         "batch_norm_over_all_ranks",
         "a_step_that_overflows_on_one_rank",
-        "compressed",
         "communications_of_an_update",
         "communicator",
         "ranks_that_built_different_models",
@@ -84,26 +133,18 @@ horovod's ring and of 3 ranks always."""
 IN_SHARED_MEMORY_TOO = frozenset(
     {
         "accumulated_and_clipped",
+        "accumulated_step_weighted_by_tokens",
         "adasum",
         "an_update_left_early",
+        "compressed",
+        "criterion_with_parameters",
         "knobs_of_ddp",
+        "several_outputs",
         "weights_loaded_on_the_way",
     }
 )
-"""What 2 ranks in shared memory, whose buckets are their own, are asked always beside the core."""
-FURTHER_NAME = frozenset(
-    {
-        "uneven_momentum",
-        "rank_without_sample_adamw",
-        "batch_normalisation",
-        "accumulated_momentum",
-        "clip_norm",
-        "communicator",
-        "files_are_rank_0s",
-        "nothing_stays_patched",
-        "ranks_that_built_different_models",
-    }
-)
+"""What 2 ranks in shared memory, whose buckets are their own, are asked always beside those."""
+FURTHER_NAME = frozenset({"uneven_momentum", "clip_norm", "communicator"})
 """What a further name of an adapter and a wire that other cells run is asked always."""
 
 PLAIN_TOO = (
@@ -302,10 +343,12 @@ def again(strategy: str, reduction: str, options: str, processes: int, case: str
     ranks over gloo, `data_parallel` for one process, `zero=3` for models in parts."""
     if strategy == "multi_worker_mirrored" or (strategy, reduction) == ("mirrored", "horovod"):
         return case not in FURTHER_NAME
+    if "zero=" in options and case in OF_REPLICAS:
+        return True
     if "zero=1" in options or "split=tensor" in options:
-        return case not in CORE | IN_PARTS_TOO
+        return case not in (CORE | IN_PARTS_TOO) - OF_REPLICAS
     if "split=layers" in options:
         return case not in CORE | IN_PARTS_TOO | {"recomputed_in_threads"}
     if reduction == "shared_memory":
-        return case not in CORE | IN_SHARED_MEMORY_TOO
+        return case not in FURTHER_WIRE | IN_SHARED_MEMORY_TOO
     return (strategy == "horovod" or processes > 2) and case not in FURTHER_WIRE

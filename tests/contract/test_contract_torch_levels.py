@@ -103,11 +103,13 @@ def test_what_is_recomputed_is_not_kept(job: Job, case: str) -> None:
     for rank in job.figures(case):
         assert rank["none"]["again"] == [0] * 6
         assert rank["all"]["again"] == [1] * 6
-        assert rank["sqrt"]["again"] == [1, 1, 0, 0, 0, 0]  # the last run of two, and the list
-        assert rank["named"]["again"] == [0, 1, 0, 0, 1, 0]
         assert all(found["evaluated"] == [1] * 6 for found in rank.values())
         saved = {how: found["saved"] for how, found in rank.items()}
-        assert saved["all"] < saved["sqrt"] < saved["named"] < saved["none"]
+        assert saved["all"] < saved["none"]
+        if job.cell.strategy == "mirrored":
+            assert rank["sqrt"]["again"] == [1, 1, 0, 0, 0, 0]  # the last run of two, and the list
+            assert rank["named"]["again"] == [0, 1, 0, 0, 1, 0]
+            assert saved["all"] < saved["sqrt"] < saved["named"] < saved["none"]
 
 
 @over("recomputed_in_threads")

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import server_jobs_keras as jobs
+from launch_scripts import keras_on
 
 import dream
 
 
 def launch(function: Any, *args: Any, n: int, on: str = "tensorflow") -> list[Any]:
-    return dream.launch(function, *args, n=n, framework=on, timeout=500)
+    return dream.launch(function, *args, n=n, framework=on, timeout=500, env=keras_on(on))
 
 
 def apart(one: dict[str, Any], other: dict[str, Any], what: str = "parameters") -> float:

@@ -63,7 +63,7 @@ ROWS: list[Row] = [
         but={ONE_PROCESS: "draws again what a part of the batch drew"},
         reason="parts draw from one state, which a backward pass sets again for whichever it is in",
     ),
-    Row("class_weights", sample=("mirrored", "sharded")),
+    Row("class_weights", sample=("mirrored",)),
     Row("classifier_with_dropout", sample=("mirrored", ONE_PROCESS)),
     Row("clipping_by_hand"),
     Row(
@@ -362,7 +362,7 @@ ROWS: list[Row] = [
         expect="divides by cannot be told",
         reason="a correlation is over the whole batch",
     ),
-    Row("regression_in_order", sample=("mirrored", "sharded")),
+    Row("regression_in_order", sample=("sharded",)),
     Row("replay_memory"),
     Row("replayed_second_loader", logs="near the global one, the same on every rank", reason=NEAR),
     Row("reptile"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -39,30 +40,34 @@ class Taped:
             )
 
 
-def taped(optimizer: str) -> dict[str, list[Any]]:
+WAYS: dict[str, dict[str, bool]] = {
+    "fit": {"own_step": False},
+    "own step": {"own_step": True},
+    "taped": {"own_step": False, "taped": True},
+}
+
+
+def trained(optimizer: str) -> dict[str, dict[str, list[Any]]]:
+    """By each way, without dream and in the block. Without dream rank 0 alone trains."""
+    blocks = {"replicas": lambda: dream.strategy("mirrored")}
+    if os.environ.get("RANK", "0") == "0":
+        blocks["plain"] = nullcontext
     return {
-        "plain": _weights(nullcontext(), optimizer, False, taped=True),
-        "replicas": _weights(dream.strategy("mirrored"), optimizer, False, taped=True),
+        way: {name: _weights(block(), optimizer, **how) for name, block in blocks.items()}
+        for way, how in WAYS.items()
     }
 
 
 def stepped(optimizer: str) -> list[Any]:
     """By train_step, which says that it adds rows up."""
-    return _weights(dream.strategy("mirrored"), optimizer, False, step=True)
-
-
-def trained(optimizer: str, own_step: bool) -> dict[str, list[Any]]:
-    return {
-        "plain": _weights(nullcontext(), optimizer, own_step),
-        "replicas": _weights(dream.strategy("mirrored"), optimizer, own_step),
-    }
+    return _weights(dream.strategy("mirrored"), optimizer, own_step=False, step=True)
 
 
 def _weights(
     block: AbstractContextManager[Any],
     optimizer: str,
-    own_step: bool,
     *,
+    own_step: bool,
     taped: bool = False,
     step: bool = False,
 ) -> list[np.ndarray[Any, Any]]:

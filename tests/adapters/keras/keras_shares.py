@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,15 +29,13 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
         return tuple(part[index * BATCH : (index + 1) * BATCH] for part in self._data)
 
 
-def differences(shares: list[int]) -> dict[str, float]:
-    """By kind of data: how far weights, logs and figures of an evaluation are from the plain
-    script's."""
-    return {kind: _difference(kind, shares) for kind in KINDS}
-
-
-def _difference(kind: str, shares: list[int]) -> float:
-    plain, ours = _trained(kind, None), _trained(kind, shares)
-    return max(float(np.abs(a - b).max()) for a, b in zip(ours, plain, strict=True))
+def trained(shares: list[int]) -> dict[str, Any]:
+    """By kind of data: logs, figures of an evaluation and weights, of the plain script on rank 0
+    alone; and what is said of shares that are to follow speeds."""
+    first = os.environ["RANK"] == "0"
+    plain = {kind: _trained(kind, None) for kind in KINDS if first}
+    ours = {kind: _trained(kind, shares) for kind in KINDS}
+    return {"plain": plain, "ours": ours, "refused": _refused()}
 
 
 def _trained(kind: str, shares: list[int] | None) -> list[Any]:
@@ -60,8 +59,7 @@ def _trained(kind: str, shares: list[int] | None) -> list[Any]:
     return [np.array(logs, "float64"), np.array(figures, "float64"), *model.get_weights()]
 
 
-def refused() -> str:
-    """What is said of shares that are to follow speeds."""
+def _refused() -> str:
     try:
         with dream.strategy("mirrored", shares="auto"):
             model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

@@ -293,7 +293,7 @@ def callbacks_that_watch_the_logs(block: Block) -> Figures:
 def a_schedule_of_the_learning_rate(block: Block) -> Figures:
     with block:
         rate = keras.optimizers.schedules.CosineDecay(0.1, 9)
-        return counted(compiled(net(), optimizer=keras.optimizers.AdamW(rate)))
+        return counted(compiled(net(), optimizer=keras.optimizers.SGD(rate, momentum=0.9)))
 
 
 @case

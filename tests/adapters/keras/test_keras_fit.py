@@ -27,6 +27,7 @@ NAMES = [
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_cases")
 HELD = {
+    "steps_per_epoch": "python_generator, whose epochs are steps too",
     "validation_split": "convnet of test_keras_scripts",
     "scaled_losses": "clip_norm_with_a_scaled_loss of the contract",
     "a_schedule_by_name_of_optimizer": "a_schedule_of_the_learning_rate of test_keras_steps",
@@ -38,7 +39,6 @@ HELD = {
 DEVICES = (
     "own_train_step",
     "metrics_of_many_kinds",
-    "steps_per_epoch",
     "several_steps_an_execution",
     "python_generator",
 )

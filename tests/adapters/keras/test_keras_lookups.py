@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from keras_launching import Cell, call
 
 
-@pytest.mark.parametrize("cell", [Cell("tensorflow", 1, 2), Cell("tensorflow", 2)], ids=str)
-@pytest.mark.parametrize("own_step", [False, True])
-def test_an_embedding_by_adam_is_that_of_one_device(cell: Cell, own_step: bool) -> None:
-    for found in call(cell, "keras_lookups", "trained", "adam", own_step):
-        for value, expected in zip(found["replicas"], found["plain"], strict=True):
-            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
+@pytest.fixture(scope="module", params=[Cell("tensorflow", 1, 2), Cell("tensorflow", 2)], ids=str)
+def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return call(request.param, "keras_lookups", "trained", "adam")
 
 
-@pytest.mark.parametrize("cell", [Cell("tensorflow", 1, 2), Cell("tensorflow", 2)], ids=str)
-def test_so_it_is_in_a_loop_around_a_tape(cell: Cell) -> None:
-    for found in call(cell, "keras_lookups", "taped", "adam"):
-        for value, expected in zip(found["replicas"], found["plain"], strict=True):
+@pytest.mark.parametrize("way", ["fit", "own step", "taped"])
+def test_an_embedding_by_adam_is_that_of_one_device(ranks: list[dict[str, Any]], way: str) -> None:
+    plain = ranks[0][way]["plain"]
+    for rank in ranks:
+        for value, expected in zip(rank[way]["replicas"], plain, strict=True):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
 
 

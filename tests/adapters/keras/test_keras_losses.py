@@ -26,6 +26,7 @@ NAMES = [
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_losses")
 HELD = {
+    "summed": "summed_beside_a_penalty",
     "mean_with_sample_weight": "sample_weight of the contract",
     "masked_words_of_a_recurrent_net": "masked_words, and recurrent of test_keras_scripts",
     "masked_words_with_weights": "masked_words, and sample_weight of the contract",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launch_scripts import alone, keras_on
+
+from dream.launch.forks.foresight import IMPORTS
 
 NEUTRAL = """
 import keras
@@ -140,13 +140,11 @@ assert private.compiled_loss(model)(tf.ones((4, 2)), tf.zeros((4, 2))) == 1
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
-def test_private_names(backend: str) -> None:
-    script = NEUTRAL + (TENSORFLOW if backend == "tensorflow" else TORCH)
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | quiet | {"KERAS_BACKEND": backend},
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+def test_private_names(backend: str, tmp_path: Path) -> None:
+    script = tmp_path / "names.py"
+    script.write_text(NEUTRAL + (TENSORFLOW if backend == "tensorflow" else TORCH))
+    environ = keras_on(backend)
+    done = alone([str(script)], environ[IMPORTS], environ)
     assert done.returncode == 0, done.stderr
 
 

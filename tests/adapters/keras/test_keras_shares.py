@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
-from keras_launching import CELLS, Cell, call
+from keras_launching import CELLS, call
 
 pytestmark = pytest.mark.slow
-RANKS = [cell for cell in CELLS if cell.devices == 1]
 
 
-@pytest.mark.parametrize("cell", RANKS, ids=str)
-def test_shares_of_ones_own_change_no_number(cell: Cell) -> None:
-    for rank in call(cell, "keras_shares", "differences", [3, 1]):
-        assert {kind: apart for kind, apart in rank.items() if apart > 2e-6} == {}
+@pytest.fixture(scope="module", params=[cell for cell in CELLS if cell.devices == 1], ids=str)
+def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return call(request.param, "keras_shares", "trained", [3, 1])
 
 
-@pytest.mark.parametrize("cell", RANKS, ids=str)
-def test_speeds_are_followed_in_torch_loops_alone(cell: Cell) -> None:
-    said = call(cell, "keras_shares", "refused")
-    assert all("there for a torch loop alone" in each for each in said)
+@pytest.mark.parametrize("kind", ["arrays", "batches", "on batch"])
+def test_shares_of_ones_own_change_no_number(ranks: list[dict[str, Any]], kind: str) -> None:
+    for rank in ranks:
+        for found, expected in zip(rank["ours"][kind], ranks[0]["plain"][kind], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+def test_speeds_are_followed_in_torch_loops_alone(ranks: list[dict[str, Any]]) -> None:
+    assert all("there for a torch loop alone" in rank["refused"] for rank in ranks)

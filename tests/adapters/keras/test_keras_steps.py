@@ -33,6 +33,7 @@ ranks = ranks_of("keras_steps")
 HELD = {
     "fit_after_a_refused_fit": "what is refused never comes to the backend",
     "global_norms": "global_clipnorm of the contract",
+    "data_of_unknown_length": "datasets_of_unknown_length, and python_generator of test_keras_fit",
 }
 
 

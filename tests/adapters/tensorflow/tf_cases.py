@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -85,8 +85,9 @@ def momentum(**more: Any) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(0.1, momentum=0.9, **more)
 
 
-def training_cases(strategy: Strategy) -> dict[str, Any]:
-    """Every case, from weights that differ between ranks where a seed is not set."""
+def training_cases(strategy: Strategy, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Cases, from weights that differ between ranks where a seed is not set. names: those that are
+    wanted, if not all."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     each = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     rank = strategy.topology.rank
@@ -113,8 +114,9 @@ def training_cases(strategy: Strategy) -> dict[str, Any]:
     }  # fmt: skip
     results: dict[str, Any] = {}
     for number, (name, case) in enumerate(cases.items()):
-        keras.utils.set_random_seed(10 * number + rank)
-        results[name] = told(case)
+        if not names or name in names:
+            keras.utils.set_random_seed(10 * number + rank)
+            results[name] = told(case)
     return results
 
 

@@ -6,6 +6,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from launch_scripts import keras_on
+
 import dream
 
 SECONDS = 600
@@ -27,7 +29,7 @@ def _once(
     try:
         return dream.launch(
             _by_name, module, name, args, n=n, framework="tensorflow", strategy=strategy,
-            timeout=SECONDS,
+            timeout=SECONDS, env=keras_on("tensorflow"),
         )  # fmt: skip
     except dream.DreamError as error:
         return error

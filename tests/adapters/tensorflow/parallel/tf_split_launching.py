@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from launch_scripts import keras_on
 
 import dream
 
@@ -16,7 +17,10 @@ SECONDS = 600
 @cache
 def found(module: str, name: str, n: int = 1) -> list[dict[str, Any]]:
     """What `module.name()` gives on each of `n` ranks; run once, however often it is asked."""
-    return dream.launch(_by_name, module, name, n=n, framework="tensorflow", timeout=SECONDS)
+    return dream.launch(
+        _by_name, module, name, n=n, framework="tensorflow", timeout=SECONDS,
+        env=keras_on("tensorflow"),
+    )  # fmt: skip
 
 
 def _by_name(module: str, name: str) -> Any:
