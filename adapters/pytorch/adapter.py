@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +27,7 @@ from dream.adapters.pytorch.foreign.scripting import Scripting
 from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
-from dream.adapters.pytorch.loss.reads import ReadNumbers
+from dream.adapters.pytorch.loss.reads import ReadNumbers, is_global
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.checkpoint.checkpointer import Checkpointer
@@ -149,7 +150,15 @@ class TorchAdapter(Adapter):
                     training.updates.leave_to_step()
                 return step
         training.take(optimizer)
-        return self.parallelism.train_step(model, loss, optimizer, weight)
+        step = self.parallelism.train_step(model, loss, optimizer, weight)
+        return self._told_of_all(step) if self._in_step else step
+
+    def _told_of_all(self, step: Step) -> Step:
+        @wraps(step)
+        def told(*batch: Any) -> Any:
+            return is_global(step(*batch), self.parallelism.world)
+
+        return told
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
