@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +19,7 @@ from dream._adapter import Adapter, Loss, Metric, Step, Weight
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
+from dream.adapters.pytorch.errors import explain_no_gpu
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.foreign.metrics import Metrics
@@ -25,7 +27,7 @@ from dream.adapters.pytorch.foreign.scripting import Scripting
 from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
-from dream.adapters.pytorch.loss.reads import ReadNumbers
+from dream.adapters.pytorch.loss.reads import ReadNumbers, is_global
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.checkpoint.checkpointer import Checkpointer
@@ -102,6 +104,7 @@ class TorchAdapter(Adapter):
 
     def exit(self) -> None:
         self.parallelism.shares.explain(sys.exception())
+        explain_no_gpu(sys.exception())
         self._unsaved.rest()
         if self._events is not None:
             self._events.exit()
@@ -147,7 +150,15 @@ class TorchAdapter(Adapter):
                     training.updates.leave_to_step()
                 return step
         training.take(optimizer)
-        return self.parallelism.train_step(model, loss, optimizer, weight)
+        step = self.parallelism.train_step(model, loss, optimizer, weight)
+        return self._told_of_all(step) if self._in_step else step
+
+    def _told_of_all(self, step: Step) -> Step:
+        @wraps(step)
+        def told(*batch: Any) -> Any:
+            return is_global(step(*batch), self.parallelism.world)
+
+        return told
 
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]

@@ -61,6 +61,19 @@ def let_go(error: BaseException) -> None:
         at = at.__context__
 
 
+_NO_GPU = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
+
+
+def explain_no_gpu(error: BaseException | None) -> None:
+    """Add to torch's error of a GPU that is not here what to write."""
+    if isinstance(error, (AssertionError, RuntimeError)) and _NO_GPU.search(str(error)):
+        error.add_note(
+            "dream: no GPU is here. Write .to(device) in place of .cuda(), with device = "
+            'torch.device("cuda" if torch.cuda.is_available() else "cpu"): on GPUs, each rank has '
+            "its own already."
+        )
+
+
 @contextmanager
 def peers_may_fail(action: str) -> Iterator[None]:
     """Turn what torch.distributed raises when a peer is gone or late into `WorkerFailed`."""

@@ -19,9 +19,12 @@ from dream import cluster
 from dream._errors import DreamError
 from dream.collectives import Communicator
 from dream.files.store import PatientStore, SharedValues
+from dream.stall import activity
 
 _LOOK_SECONDS = 0.5
 """Between two looks of a rank at the store."""
+
+_LEFT = "the end of its training, its loop being over"
 
 _LOOKS_A_SECOND = 100
 """By which many ranks look less often."""
@@ -71,8 +74,9 @@ class Stop:
         """The last end of a step has come. Wait for all ranks to come here, as long as it takes;
         return, on every rank alike, whether they leave."""
         self._store.put(self._key("end"), b"1")
-        for rank in range(self._ranks):
-            self._read(f"end/{rank}")
+        with activity.waiting(_LEFT, patient=True):
+            for rank in range(self._ranks):
+                self._read(f"end/{rank}")
         self._over.set()
         self._known.wait()
         return self._at is not None

@@ -49,13 +49,21 @@ def other_batches(said: Sequence[int]) -> Desynchronized:
 def of_one_place(said: Sequence[tuple[str, Any]]) -> list[Any]:
     """Return what the ranks said, each with the place of training that it has come to;
     `Desynchronized` where these are several."""
-    if len({place for place, _ in said}) > 1:
-        places = ", ".join(f"rank {rank} {place}" for rank, (place, _) in enumerate(said))
+    places = [_place(each) for each in said]
+    if len(set(places)) > 1:
+        each = ", ".join(f"rank {rank} {place}" for rank, place in enumerate(places))
         raise Desynchronized(
             "The ranks have come to different places of training, as where the data of one end "
-            f"before another's. Received: {places}. Give every rank the same number of batches."
+            f"before another's. Received: {each}. Give every rank the same number of batches, and "
+            "have no callback stop training or evaluate on one rank alone."
         )
     return [value for _, value in said]
+
+
+def _place(said: Any) -> str:
+    """Name the place that a rank has told; one in a call of another kind has told none."""
+    told = isinstance(said, (list, tuple)) and len(said) == 2 and isinstance(said[0], str)
+    return said[0] if told else "in another call"
 
 
 def unlike(said: Sequence[object]) -> str:

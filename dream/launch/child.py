@@ -34,6 +34,7 @@ _VICTIM_TYPES = (
     "CancelledError",
     "DeadlineExceededError",
 )
+_FRAMEWORKS = ("contextlib", "dream", "horovod", "keras", "tensorflow", "torch")
 _VICTIM_WORDS = (
     "connection closed by peer",
     "connection reset",
@@ -158,11 +159,28 @@ def _fail(tell: Teller, error: BaseException) -> None:
     error = error.with_traceback(trace)
     if isinstance(error, OSError):
         _explain(error)
+    victim = looks_like_a_victim(error, str(error))
+    if victim:
+        _shorten(error)
+        trace = error.__traceback__
     text = "".join(traceback.format_exception(error))
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
-    tell("victim" if looks_like_a_victim(error, str(error)) else "error", code, text)
+    tell("victim" if victim else "error", code, text)
     sys.excepthook(type(error), error, trace)
     raise SystemExit(code)
+
+
+def _shorten(error: BaseException) -> None:
+    """Leave out what frameworks did below the script's last line, as they waited for a rank that
+    was lost: another rank's error says why, and comes after this one."""
+    last, at = None, error.__traceback__
+    while at is not None:
+        name = at.tb_frame.f_globals.get("__name__", "")
+        last = last if name.partition(".")[0] in _FRAMEWORKS else at
+        at = at.tb_next
+    if last is not None and last.tb_next is not None:
+        last.tb_next = None
+        error.__cause__, error.__suppress_context__ = None, True
 
 
 def _tell_of_threads(tell: Teller) -> None:

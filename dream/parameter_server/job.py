@@ -60,7 +60,8 @@ class Roles:
         return rank >= self.workers
 
     def __str__(self) -> str:
-        return f"{_listed(self.working)} work, {_listed(self.serving)} serve"
+        works, serves = "s" * (self.workers == 1), "s" * (self.servers == 1)
+        return f"{_listed(self.working)} work{works}, {_listed(self.serving)} serve{serves}"
 
 
 @dataclass(frozen=True, slots=True)

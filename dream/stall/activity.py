@@ -55,20 +55,24 @@ def resumed(steps: int) -> None:
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
     """A wait that is under way. call: what for, in words. ranks: gives those waited for, of the
-    job; None where the wait does not know."""
+    job; None where the wait does not know. patient: whether it may last as long as others are
+    busy."""
 
     call: str
     ranks: Callable[[], Sequence[int]] | None = None
+    patient: bool = False
 
 
 _waits: dict[Waiting, None] = {}
 
 
 @contextmanager
-def waiting(call: str, ranks: Callable[[], Sequence[int]] | None = None) -> Iterator[None]:
-    """Tell of a wait that ends by itself when its patience does. To be entered late: once it is
-    seen that others have not come."""
-    wait = Waiting(call, ranks)
+def waiting(
+    call: str, ranks: Callable[[], Sequence[int]] | None = None, *, patient: bool = False
+) -> Iterator[None]:
+    """Tell of a wait that ends by itself when its patience does; of a patient one, that it has no
+    end but the others' coming. To be entered late: once it is seen that others have not come."""
+    wait = Waiting(call, ranks, patient)
     _waits[wait] = None
     try:
         yield
@@ -113,11 +117,13 @@ def call_in(file: str, function: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Activity:
     """call: what this rank waits in; empty where it does not wait. ranks: those that it waits for;
-    None where it cannot tell. mark: the same for as long as it is the same wait."""
+    None where it cannot tell. mark: the same for as long as it is the same wait. patient: whether
+    that may last."""
 
     call: str = ""
     ranks: tuple[int, ...] | None = None
     mark: Hashable = None
+    patient: bool = False
 
 
 @final
@@ -150,7 +156,8 @@ class ThreadObserver:
         standing = frame is not None and call != "" and self._still(frame, seconds)
         wait = longest_wait()
         if wait is not None:
-            return Activity(wait.call, None if wait.ranks is None else tuple(wait.ranks()), wait)
+            ranks = None if wait.ranks is None else tuple(wait.ranks())
+            return Activity(wait.call, ranks, wait, wait.patient)
         return Activity(call, None, self._frame) if standing else Activity()
 
     def _still(self, frame: FrameType, seconds: float) -> bool:

@@ -39,7 +39,8 @@ class RankStatus:
     its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
     its Python stack, innermost call first, where it is known; phase: what part of training that is
     in. samples: of all ranks, a second, of late; 0 where nobody counts them. looked: how often it
-    has looked where it stands, and stood: how often it stood still for others then."""
+    has looked where it stands, and stood: how often it stood still for others then. patient:
+    whether its wait may last as long as others are busy."""
 
     rank: int
     state: ProcessState = ProcessState.ALIVE
@@ -54,6 +55,7 @@ class RankStatus:
     samples: float = 0.0
     looked: int = 0
     stood: int = 0
+    patient: bool = False
 
     @property
     def waits(self) -> bool:
@@ -103,14 +105,14 @@ class Standstill:
 
 
 def find_standstill(ranks: Collection[RankStatus]) -> Standstill | None:
-    """Find who waits for whom; None where nobody waits.
+    """Find who waits for whom; None where nobody does, but such as are patient.
 
     Where waits know whom they are for, the ends of their chains are named. Else all that do not
     wait: they are about something else, or stopped, or gone, or do not answer. One that has given
     up, or was waiting too when it ended, is named only where nobody else is.
     """
     waiting = [one for one in ranks if one.waits]
-    if not waiting:
+    if all(one.patient for one in waiting):
         return None
     gave_up = {one.rank for one in ranks if one.gave_up or one.ended_waiting}
     stuck = {one.rank for one in waiting}
@@ -216,8 +218,13 @@ def stuck(wait: Standstill, ranks: Mapping[int, RankStatus], seconds: float) -> 
     where = [whereabouts(ranks[rank]) for rank in wait.named]
     if wait.culprits:
         return absence(wait.call, wait.culprits, where, seconds)
-    return Desynchronized(
-        f"Every rank has waited for others for {seconds:.0f} s. Received: {'; '.join(where)}. Make "
-        f"the same calls in the same order on every rank; where a call is only slow, raise "
-        f"{cluster.STALL_SECONDS}."
+    left = any(ranks[rank].patient for rank in wait.named)
+    cure = (
+        "Leave a loop on all ranks at the same step: branch on a global number, as of "
+        "`strategy.communicator.all_reduce`."
+        if left
+        else "Make the same calls in the same order on every rank; where a call is only slow, "
+        f"raise {cluster.STALL_SECONDS}."
     )
+    said = f"Every rank has waited for others for {seconds:.0f} s"
+    return Desynchronized(f"{said}. Received: {'; '.join(where)}. {cure}")

@@ -209,7 +209,7 @@ class Watcher:
         if self._peers.posts and still >= self._next_post:
             self._next_post = still + self._warning / 2
             self._peers.post(self._own_closely())
-        if self._own.waited > self._limit + _MARGIN * self._look:
+        if self._own.waited > self._limit + _MARGIN * self._look and not self._own.patient:
             self._end(self._limit)
         elif self._own.waited >= self._apart and self._stands_apart():
             self._end(self._own.waited)
@@ -229,6 +229,7 @@ class Watcher:
             steps=steps,
             call=activity.call,
             ranks=activity.ranks,
+            patient=activity.patient,
             waited=before.waited + seconds if same else 0.0,
             quiet=before.quiet + seconds if steps == before.steps else 0.0,
             samples=self._pace.look(time.monotonic()),
@@ -268,7 +269,9 @@ class Watcher:
         if max(self._warning, self._next_line) <= wait.seconds < self._limit:
             self._next_line = 2 * wait.seconds
             self._look_closely(wait)
-            logger.warning("%s", warning(wait, self.ranks, self._limit))
+            apart = none_can_go_on(self.ranks.values(), 0.0)
+            limit = self._apart if apart else self._limit
+            logger.warning("%s", warning(wait, self.ranks, limit))
 
     def _stands_apart(self) -> bool:
         """Whether all ranks wait for each other, in calls that are not the same."""

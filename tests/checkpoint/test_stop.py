@@ -10,6 +10,7 @@ import pytest
 
 from dream.checkpoint import stop
 from dream.checkpoint.stop import Stop
+from dream.stall import activity
 
 
 class Values:
@@ -53,6 +54,24 @@ class Rank:
             self.asked = "SIGTERM"
         if self._stop.ended():
             self.left = steps + 1
+
+
+def test_a_rank_whose_loop_is_over_tells_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "_LOOK_SECONDS", 0.02)
+    store = Values(random.Random(0))
+    first, second = (Stop(rank, 2, lambda: "", store, "leave/x") for rank in range(2))
+    left = threading.Thread(target=first.ended, daemon=True)
+    left.start()
+    while activity.longest_wait() is None:
+        assert left.is_alive()
+        time.sleep(0.01)
+    wait = activity.longest_wait()
+    assert wait is not None
+    assert wait.patient
+    assert "loop" in wait.call
+    assert not second.ended()
+    left.join(60)
+    assert activity.longest_wait() is None
 
 
 @pytest.mark.parametrize(("seed", "at"), [(1, 1), (2, 20), (3, 40), (4, 60), (5, 61), (6, 0)])

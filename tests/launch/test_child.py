@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launch_scripts import dream, write
 
 from dream import ConfigurationError
+from dream.launch import child
 from dream.launch.command import refuse_nested
 
 THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
@@ -40,6 +43,19 @@ SEVERAL = [
     for statements, few in ((FINE, 2), (FAILING, 5))
     for index, statement in enumerate(statements)
 ]
+
+
+@pytest.mark.parametrize(("module", "shown"), [("dream.waits", False), ("requests.api", True)])
+def test_a_victims_words_end_with_its_scripts_line(module: str, *, shown: bool) -> None:
+    waits: dict[str, Any] = {"__name__": module}
+    exec("def wait(): raise ConnectionResetError('peer') from KeyError('its own')", waits)
+    with pytest.raises(ConnectionResetError) as caught:
+        waits["wait"]()
+    child._shorten(caught.value)
+    words = "".join(traceback.format_exception(caught.value))
+    assert 'waits["wait"]()' in words
+    assert words.endswith("ConnectionResetError: peer\n")
+    assert ("in wait" in words, "its own" in words) == (shown, shown)
 
 
 @pytest.mark.parametrize("statement", SEVERAL)

@@ -103,7 +103,7 @@ def test_shards_are_whole_and_even(sizes: list[int], servers: int) -> None:
 
 
 def test_roles_are_told_and_a_wrong_number_of_ranks_named() -> None:
-    assert str(Roles.fit(4, None, 1)) == "ranks 0, 1, 2 work, rank 3 serve"
+    assert str(Roles.fit(4, None, 1)) == "ranks 0, 1, 2 work, rank 3 serves"
     assert [Roles(2, 2).serves(rank) for rank in range(4)] == [False, False, True, True]
     with pytest.raises(ConfigurationError, match=r"2 workers and 1 server are 3 ranks.*-n 3"):
         Roles.fit(2, 2, 1)

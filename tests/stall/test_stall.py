@@ -199,6 +199,18 @@ def test_of_ranks_that_wait_in_different_calls_none_can_go_on(
     assert none_can_go_on(ranks, 60.0) is over
 
 
+def test_a_rank_at_the_end_may_wait_as_long_as_others_are_busy_and_no_longer() -> None:
+    left = RankStatus(1, call="the end of its training", waited=99.0, patient=True)
+    assert find_standstill([RankStatus(0), left]) is None
+    stepping = RankStatus(0, call="all_reduce()", waited=99.0)
+    assert none_can_go_on([stepping, left], 60.0)
+    wait = find_standstill([stepping, left])
+    assert wait is not None
+    error = str(stuck(wait, {0: stepping, 1: left}, 90.0))
+    assert "rank 1 waits in the end of its training" in error
+    assert "Leave a loop on all ranks at the same step" in error
+
+
 def test_a_wait_is_seen_from_another_thread() -> None:
     before = ThreadObserver().look(1.0)
     assert not before.call

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.sources import Arrays
 from dream.collectives import Communicator
-from dream.data.alike import check_data
+from dream.data.alike import check_data, of_one_place
 from dream.data.position import chained
 
 _WHOLE = 2**20
@@ -27,7 +27,7 @@ def compare(source: Arrays, ranks: Communicator) -> None:
     given = source.inputs if isinstance(source.inputs, tuple) else (source.inputs,)
     names = ("x", "y", "sample_weight")[: len(given)]
     mine = [digest_of_arrays(each, source.samples) for each in given]
-    said = ranks.all_gather_object(mine)
+    said = of_one_place(ranks.all_gather_object(("at the start of a pass over its data", mine)))
     for index, name in enumerate(names):
         check_data([each[index] if index < len(each) else 0 for each in said], name)
 

@@ -30,11 +30,13 @@ class PassAgreement:
 
 @final
 class Order:
-    """The order of one loader on all ranks. data: a digest of its data; 0 for not known."""
+    """The order of one loader on all ranks. data: a digest of its data; 0 for not known. size: of
+    its batches, where it cuts them itself."""
 
-    def __init__(self, agreement: PassAgreement, data: Callable[[], int]) -> None:
+    def __init__(self, agreement: PassAgreement, data: Callable[[], int], size: int | None) -> None:
         self._agreement = agreement
         self._data = data
+        self._size = size
         self._data_told = False
         self._of_rank_0 = False
         self._last = 0
@@ -64,7 +66,8 @@ class Order:
         agreement = self._agreement
         data = 0 if self._data_told else self._data()
         self._data_told = True
-        told = agreement.ranks.all_gather_object([list(begun), first, self._last, data])
+        own = [list(begun), first, self._last, data, self._size]
+        told = agreement.ranks.all_gather_object(own)
         if len({tuple(row[0][0]) for row in told}) == 1:  # random samples would differ else
             check_data([row[3] for row in told])
         agreement.in_step.settle([row[0] for row in told])
@@ -72,11 +75,21 @@ class Order:
             _check_last([row[2] for row in told])
             return True
         self._of_rank_0 = True
-        agreement.in_step.say(
-            "the ranks' samplers draw different orders: rank 0's is used, told batch by batch. "
-            "Seed what shuffles the data alike on all ranks to spare that"
-        )
+        agreement.in_step.say(_why_rank_0s([row[4] for row in told]))
         return False
+
+
+def _why_rank_0s(sizes: list[int | None]) -> str:
+    if len(set(sizes)) > 1:
+        each = ", ".join(f"rank {rank} {size}" for rank, size in enumerate(sizes))
+        return (
+            f"the ranks' loaders have different batch sizes ({each}): rank 0's batches are used, "
+            "told one by one. Give the global batch size on every rank; each takes its part of it"
+        )
+    return (
+        "the ranks' samplers draw different orders: rank 0's is used, told batch by batch. "
+        "Seed what shuffles the data alike on all ranks to spare that"
+    )
 
 
 def _check_last(said: list[int]) -> None:

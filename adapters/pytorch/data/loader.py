@@ -206,7 +206,8 @@ class LoaderSharder:
         """Have a loader read its part of the batches of `source`."""
         order = None
         if self._agreement is not None:
-            order = Order(self._agreement, partial(digest_of_dataset, loader))
+            digest = partial(digest_of_dataset, loader)
+            order = Order(self._agreement, digest, loader.batch_size)
         reads = Reads(self._modes.evaluate)
         several = order is not None and self._communicator.world_size > 1
         dealt = DealtBatches(

@@ -38,12 +38,12 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
-from dream.adapters.pytorch.loss.reads import number_of, numbers_of
+from dream.adapters.pytorch.loss.reads import is_global, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, scaled, stops, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand
-from dream.adapters.pytorch.private import be_whole, current_backward, recomputing, to_local
+from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.script_hooks import ScriptHooks
@@ -253,7 +253,7 @@ class WeighedBackward:
         if means[EXTRA] or means[OVERTAKEN] or abs(means[PARTS] - recipe.counts) >= 1.0:
             self._finish([root], LossReading([bearer], recipe.terms, weighed), {})
             return
-        root.data.fill_(means[VALUE])
+        is_global(root, self._among).data.fill_(means[VALUE])
         if means[STAMP] ** 2 != means[SQUARE] and self.stamped is not None:
             self.stamped.hear(means[STAMP], means[SQUARE])
 
@@ -387,7 +387,7 @@ class WeighedBackward:
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late
         to_local(roots[0]).data.fill_(value)
-        be_whole(roots[0])
+        is_global(roots[0], self._among)
 
 
 def _starts(root: Any) -> bool:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+import torch
+
+import dream
 from dream.adapters.pytorch import adapter
 
 ADAPTER = Path(adapter.__file__).parent
@@ -23,6 +27,16 @@ def test_there_is_one_adapter() -> None:
     assert {k: v for k, v in found.items() if not k.startswith(LEFT)} == {
         "adapter.py": "TorchAdapter"
     }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_error_of_a_gpu_that_is_not_here_says_what_to_write() -> None:
+    with (
+        pytest.raises((AssertionError, RuntimeError)) as caught,
+        dream.strategy("single", framework="torch"),
+    ):
+        torch.ones(1).cuda()
+    assert "Write .to(device) in place of .cuda()" in caught.value.__notes__[0]
 
 
 def test_imports_form_no_circle() -> None:

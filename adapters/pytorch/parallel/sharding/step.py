@@ -7,7 +7,7 @@ a gradient leaves the DTensors, it is made an ordinary one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -43,12 +43,16 @@ def starting_anywhere(backward: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def ordinary_gradients(starts: Iterable[Any]) -> Iterator[None]:
-    """Have backward passes from these hand ordinary gradients to ordinary tensors."""
+    """Have backward passes from these hand ordinary gradients to ordinary tensors, and to cut
+    parameters such as are cut alike: torch leaves one whole whose rows are fewer than the ranks."""
     with ExitStack() as hooks:
         for start in starts:
             if isinstance(start, DTensor) and start.grad_fn is not None:
-                for node in _borders(start.grad_fn):
+                cut = _cut(start.grad_fn)
+                for node in _borders(cut):
                     hooks.callback(node.register_prehook(_ordinary).remove)
+                for node in _leaves(cut):
+                    hooks.callback(node.register_prehook(_laid_out_like(node)).remove)
         yield
 
 
@@ -67,8 +71,32 @@ def _ordinary(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(g.full_tensor() if isinstance(g, DTensor) else g for g in gradients)
 
 
-def _borders(start: Node) -> list[Node]:
+def _laid_out_like(leaf: Node) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    parameter: DTensor = leaf.variable  # type: ignore[attr-defined]
+    mesh, placements = parameter.device_mesh, parameter.placements
+
+    def laid_out(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            g.redistribute(mesh, placements) if isinstance(g, DTensor) else g for g in gradients
+        )
+
+    return laid_out
+
+
+def _leaves(cut: Mapping[Node, bool]) -> list[Node]:
+    """Find the nodes of cut parameters."""
+    return [node for node, is_cut in cut.items() if is_cut and hasattr(node, "variable")]
+
+
+def _borders(cut: Mapping[Node, bool]) -> list[Node]:
     """Find the nodes of ordinary tensors that those of DTensors hand gradients to."""
+    return list(
+        {n: None for node, is_cut in cut.items() if is_cut for n in _before(node) if not cut[n]}
+    )
+
+
+def _cut(start: Node) -> dict[Node, bool]:
+    """Tell of each node before this one whether it computed a DTensor."""
     cut: dict[Node, bool] = {}
     waiting = [start]
     while waiting:
@@ -79,9 +107,7 @@ def _borders(start: Node) -> list[Node]:
             continue
         waiting.pop()
         cut[node] = _gives_cut(node, cut)
-    return list(
-        {n: None for node, is_cut in cut.items() if is_cut for n in _before(node) if not cut[n]}
-    )
+    return cut
 
 
 def _gives_cut(node: Node, known: dict[Node, bool]) -> bool:

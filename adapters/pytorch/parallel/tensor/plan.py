@@ -70,7 +70,7 @@ def _automatic(
 def _log_whole_layers(module: nn.Module) -> None:
     """Name the layers of a kind that is never cut: right, but every rank holds all of them."""
     held = [
-        f"{name} ({type(part).__name__})"
+        f"{name or 'the model itself'} ({type(part).__name__})"
         for name, part in module.named_modules()
         if not isinstance(part, (nn.Linear, nn.Embedding)) and _has_matrix(part)
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from threading import Thread
 
 import pytest
 import torch
 
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.loss.reads import ReadNumbers
+from dream.adapters.pytorch.loss.reads import ReadNumbers, is_global
 from dream.data.partition import Share
 
 X = torch.arange(3.0)
@@ -24,6 +25,45 @@ def evaluated() -> None:
 def by_a_library() -> None:
     scope = {"__name__": "torch.optim.adam", "x": X}
     exec("x.sum().item()", scope)
+
+
+class Several:
+    world_size = 2
+
+
+def averaged() -> None:
+    losses = [is_global(X.sum(), Several()).item()]  # type: ignore[arg-type]
+    print(sum(losses) / 2)
+
+
+def weighed() -> None:
+    losses = [is_global(X.sum(), Several()).item()]  # type: ignore[arg-type]
+    print(losses[0] * 3)
+
+
+def by_rows() -> None:
+    print(is_global(X.sum(), Several()).item(), len(X))  # type: ignore[arg-type]
+
+
+SCRIPT = """
+many = len(x) * 2
+for _ in range(2):
+    losses = [loss.item()]
+    {}
+"""
+
+
+def script(line: str) -> Callable[[], None]:
+    code = compile(SCRIPT.format(line), "script.py", "exec")
+    loss = is_global(X.sum(), Several())  # type: ignore[arg-type]
+    return lambda: exec(code, {"__name__": "__main__", "x": X, "loss": loss})
+
+
+def alone(read: Callable[[], object]) -> None:
+    """Without pytest's own frames below it."""
+    thread = Thread(target=read)
+    thread.start()
+    thread.join()
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -41,6 +81,12 @@ def by_a_library() -> None:
         (lambda: X.sum(), False),
         (evaluated, False),
         (by_a_library, False),
+        (averaged, False),
+        (weighed, True),
+        (by_rows, True),
+        (script("sum(losses)"), False),
+        (script("losses[0] * many"), True),
+        (script("x.size(0)"), True),
     ],
     ids=[
         "item",
@@ -54,6 +100,12 @@ def by_a_library() -> None:
         "a tensor",
         "without gradients",
         "by a library",
+        "a global loss",
+        "a global loss that is weighed",
+        "a global loss beside a size",
+        "a global loss in a script",
+        "a global loss that a script weighs",
+        "a global loss beside a size in a script",
     ],
 )
 def test_only_a_loop_that_reads_its_part_is_told(
@@ -64,12 +116,12 @@ def test_only_a_loop_that_reads_its_part_is_told(
     hooks.open()
     try:
         with caplog.at_level(logging.INFO, "dream"):
-            read()
+            alone(read)
             assert not caplog.records, "before there was a batch"
             shares.yielded(X, Share(3, 6, parts), passes)
-            read()
+            alone(read)
             shares.ended(passes)
-            read()
+            alone(read)
     finally:
         hooks.close()
     assert len(caplog.records) == (told and parts > 1)

@@ -372,6 +372,17 @@ class _WithShared(nn.Module):
         return found
 
 
+class OneRow(Reader):
+    """With a parameter of fewer rows than there are ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = nn.Parameter(torch.ones(1, CLASSES))
+
+    def forward(self, *x: Any) -> Any:
+        return super().forward(*x) * self.most
+
+
 def penalties(_: int) -> Figures:
     """A penalty on the parameters beside the output, of which some are cut; its batches are uneven
     and leave a rank without a sample. Where a loss is weighed it is refused."""
@@ -379,12 +390,12 @@ def penalties(_: int) -> Figures:
     ways = (*(("sharded", {"zero": zero}) for zero in (1, 2, 3)), ("model_parallel", _TENSOR))
     for when in ("before", "after"):
         torch.manual_seed(0)
-        plain = Reader()
+        plain = OneRow()
         _penalised(plain, momentum(plain.parameters()), when)
         for name, options in ways:
             with strategy(name, **options) as made:
                 torch.manual_seed(0)
-                model = Reader()
+                model = OneRow()
                 _penalised(model, momentum(model.parameters()), when)
                 ours = made.full_state(model)
             found[f"{name}{options} {when}"] = apart(ours, _state(plain))

@@ -146,6 +146,8 @@ def test_what_is_not_of_one_device_is_said_once() -> None:
     by_rank, order = [line for line in first["seeded_by_rank"] if "the loop itself" not in line]
     assert by_rank.startswith("the script seeds its generators by rank")
     assert order.startswith("the ranks' samplers draw different orders: rank 0's is used")
+    (sizes,) = [line for line in first["sizes"] if "loaders" in line]
+    assert "batch sizes (rank 0 16, rank 1 32): rank 0's batches are used" in sizes
 
 
 @pytest.mark.slow

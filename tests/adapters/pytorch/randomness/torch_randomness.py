@@ -296,4 +296,9 @@ def said() -> dict[str, Any]:
             model(x).mean().backward()
             late.calls += 1
     hear("late")
+    with dream.strategy():
+        model = MODELS["dropout"]()
+        for _ in DataLoader(data(), batch_size=BATCH * (1 + rank)):
+            pass
+    hear("sizes")
     return {**found, "alike": alike, "order": order, "masks": masks, "next": torch.rand(3).tolist()}
