@@ -76,6 +76,12 @@ ROWS: list[Row] = [
         expect="a function of the script's own is in compiled code",
         reason="what is compiled in backward is given gradients as they are there",
     ),
+    Row(
+        "complex_weights",
+        but={"sharded": "A part of one complex number has no view"},
+        reason="torch's Adam would step a copy of it",
+        sample=("mirrored",),
+    ),
     Row("compiled_model"),
     Row(
         "contrastive_in_batch",
@@ -248,7 +254,12 @@ ROWS: list[Row] = [
         reason="it evaluates between training calls, and adds up by itself",
         needs=("skorch",),
     ),
-    Row("library_stateful_loader", needs=("torchdata",)),
+    Row(
+        "library_stateful_loader",
+        tolerance=2e-4,
+        reason="alone, from weights that differ by a 1e-7th, it ends 1e-4 away",
+        needs=("torchdata",),
+    ),
     Row("library_streamed_masking", needs=("datasets", "transformers")),
     Row("library_streamed_rows", needs=("datasets",)),
     Row("library_summaries", needs=("transformers",)),

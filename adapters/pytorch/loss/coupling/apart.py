@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.coupling.origins import node_of
 from dream.adapters.pytorch.private import note, to_local
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ Form = tuple[object, ...]
 
 def note_number(made: Any) -> None:
     """A function that was given nothing of a batch's rows has made this."""
-    if isinstance(made, torch.Tensor) and made.grad_fn is not None and made.numel() == 1:
+    if isinstance(made, torch.Tensor) and made.numel() == 1 and (node := node_of(made)) is not None:
         if to_local(made) is not made:  # a part of a sum, which it would take all ranks to know
             return
-        note(made.grad_fn, _VALUE, made.detach().clone())
+        note(node, _VALUE, made.detach().clone())
 
 
 def form_of(node: Any) -> Form:

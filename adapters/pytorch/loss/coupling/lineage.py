@@ -38,6 +38,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     is_recorded,
     lays_out,
     leaves_of,
+    node_of,
     of_torch,
     origin_by_half,
     place_of,
@@ -341,8 +342,8 @@ class Lineage(TorchFunctionMode):
     def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], *, meets: bool) -> None:
         for x in outs:
             self._put(x, mixed)
-            if meets and x.grad_fn is not None:
-                private.note(x.grad_fn, _MET, mixed)
+            if meets and (node := node_of(x)) is not None:
+                private.note(node, _MET, mixed)
 
     def _sort_out(
         self, name: str, tried: Tried | None, outs: list[torch.Tensor],
@@ -377,9 +378,9 @@ class Lineage(TorchFunctionMode):
         found = self._origins.get(id(x))
         if found is not None and found[0]() is x:
             return found[1]
-        if not isinstance(x, torch.Tensor) or x.grad_fn is None:
+        if not isinstance(x, torch.Tensor) or (node := node_of(x)) is None:
             return None
-        call = call_at(x.grad_fn)
+        call = call_at(node)
         if call is None or call.share is None or call.share.count < _FEWEST:
             return None
         n = call.share.count

@@ -81,6 +81,14 @@ def tensors_of(made: Any) -> list[torch.Tensor]:
     return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
 
 
+def node_of(x: torch.Tensor) -> Any:
+    """What made a tensor, in its graph. One that an optimizer has as a view of a parameter does not
+    say."""
+    with suppress(RuntimeError):
+        return x.grad_fn
+    return None
+
+
 def is_in_place(name: str) -> bool:
     if name.startswith("__"):
         return name in ("__set__", "__setitem__") or (

@@ -320,6 +320,13 @@ def _check_supported(module: nn.Module) -> None:
                 f"{name} of {type(module).__name__}, shape (). Give it shape (1,), or use "
                 "'mirrored' or zero=1."
             )
+        if parameter.is_complex() and parameter.shape == (1,):
+            raise Unsupported(
+                "A part of one complex number has no view of its own as real ones, by which "
+                f"optimizers step it: it would not be trained. Received: {name} of "
+                f"{type(module).__name__}, shape (1,). Give it shape (1, 1), or use 'mirrored' or "
+                "zero=1."
+            )
 
 
 def _check_runs_first(module: nn.Module) -> None:
