@@ -93,7 +93,7 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
     )  # fmt: skip
     if given["shuffle"] and (isinstance(source, Arrays) or source.ordered is not None):
         once(
-            "replicas that step alone take shuffled samples in an order that seed= draws, which is "
+            "each worker takes shuffled samples in an order that seed= draws, which is "
             "not the script's own on one device. Received: fit(shuffle=True). Say shuffle=False "
             "for the order of the data"
         )

@@ -26,6 +26,7 @@ from dream.adapters.pytorch.private import (
 )
 from dream.adapters.pytorch.tensors import array_of
 
+_WHOLE = "{n: torch.from_numpy(x) for n, x in strategy.full_state(model).items()}"
 GUARD = "_dream_in_parts"
 
 
@@ -65,8 +66,8 @@ class StageOptimizerState(dict[str, Any]):
 def module_message(name: str) -> str:
     return (
         "A split model cannot be pickled: each rank holds a part of it. Received: "
-        f"{name}. Save strategy.full_state(model), or model.state_dict() of which "
-        "each value has been made whole with .full_tensor(), on every rank."
+        f"{name}. Make {_WHOLE} on every rank and save that, or keep all by "
+        "strategy.save(folder, model=model, optimizer=optimizer)."
     )
 
 
@@ -76,14 +77,14 @@ def tensor_message(tensor: torch.Tensor) -> str:
     if not isinstance(tensor, DTensor):
         return (
             "Another rank holds the tensor, whose stage it is in, and this one would write none "
-            f"of it. Received: a tensor of shape {shape}, of which nothing is here. Save "
-            "strategy.full_state(model), called on every rank."
+            f"of it. Received: a tensor of shape {shape}, of which nothing is here. Make {_WHOLE} "
+            "on every rank and save that, or keep all by strategy.save(folder, model=model)."
         )
     return (
         "This rank holds a part of the tensor, and would write that part alone. "
         f"Received: a tensor of shape {shape}, of which {tuple(tensor.to_local().shape)} is here. "
-        "Save strategy.full_state(model); or make each tensor whole with .full_tensor(), on "
-        "every rank, before rank 0 saves it."
+        f"Make {_WHOLE} on every rank and save that, or keep all by "
+        "strategy.save(folder, model=model, optimizer=optimizer)."
     )
 
 
