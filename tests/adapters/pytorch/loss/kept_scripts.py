@@ -80,13 +80,24 @@ def rows_of_earlier_batches() -> Trained:
     return loop(mlp(), loss)
 
 
-def a_teacher_that_normalises() -> Trained:
+def _teacher() -> nn.Module:
     torch.manual_seed(3)
     teacher = nn.Sequential(nn.Linear(WIDTH, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES))
-    teacher.requires_grad_(False)
+    return teacher.requires_grad_(False)
+
+
+def a_teacher_that_normalises() -> Trained:
+    teacher = _teacher()
+    return loop(mlp(), lambda m, b: F.mse_loss(m(b[0]), teacher(b[0])))
+
+
+def a_teacher_of_two_views() -> Trained:
+    """Rows that may be of anything: twice as many as the share has."""
+    teacher = _teacher()
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        return F.mse_loss(m(b[0]), teacher(b[0]))
+        views = teacher(torch.cat([b[0], 0.5 * b[0]]))
+        return F.mse_loss(m(b[0]), views[: len(b[0])])
 
     return loop(mlp(), loss)
 
@@ -153,9 +164,10 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
-    "a_teacher_that_normalises": (a_teacher_that_normalises, "rows, by batch_norm"),
+    "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
 WRITTEN = {"table_of_each_sample": table_of_each_sample, "bias_by_a_batch": bias_by_a_batch}
 APART = {
-    each.__name__: each for each in (experts_that_rows_are_sent_to, each_sample_within)
-}  # fmt: skip
+    each.__name__: each
+    for each in (experts_that_rows_are_sent_to, each_sample_within, a_teacher_that_normalises)
+}
