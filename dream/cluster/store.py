@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 import socket
 from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import suppress
 from typing import final
 
 from dream.cluster.entrance import Entrance, Refused, Visit
@@ -22,6 +24,8 @@ LARGEST_VALUE = 1 << 24
 PROOF = "Dream-Proof"
 """The header of an answer that shows whose it is."""
 _LONGEST_HEAD = 1 << 14
+_EARLY = 8
+"""Who was refused before anybody stood by, at most."""
 _PIECE = 1 << 12
 _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
@@ -57,7 +61,23 @@ class Store:
         self.port: int = listener.getsockname()[1]
         self._token = token.encode()
         self.standing: JoinHandler | None = None
+        self._refused: deque[str] = deque(maxlen=_EARLY)
         self._entrance = Entrance(listener, lambda: _Request(self), "dream-store")
+
+    def stand_by(self, handler: JoinHandler) -> None:
+        """Hand connections that stay to this one, and tell it who was refused before."""
+        self.standing = handler
+        self._tell()
+
+    def refuse(self, address: str) -> None:
+        """One that wants to stay came without the token, perhaps before anybody stood by."""
+        self._refused.append(address)
+        self._tell()
+
+    def _tell(self) -> None:
+        with suppress(IndexError):
+            while self.standing is not None:
+                self.standing.refused(self._refused.popleft())
 
     def admits(self, word: str, method: str, key: str) -> bool:
         """Whether the first part of a path shows that the token is known: a proof of it, or itself
@@ -99,8 +119,8 @@ class _Request(Visit):
         else:
             self._head += data
             if not self.known and b"\n" in self._head and not self._admitted():
-                if self._joins is not None:
-                    self._joins.refused(self.address)
+                if self._method == "JOIN":
+                    self._store.refuse(self.address)
                 return _answer(403)
             if not self._read_head():
                 return None

@@ -104,7 +104,7 @@ def _first(job: Job, ports: list[int], token: str, held: ExitStack) -> HostLink:
     where = f"{job.master_addr}:{served.port}"
     hub = Hub(meeting, where, seconds)
     held.callback(hub.close)
-    served.standing = hub
+    served.stand_by(hub)
 
     def connect() -> socket.socket:
         ours, theirs = socket.socketpair()

@@ -144,6 +144,11 @@ READERS: Mapping[tuple[str, int], Reader] = {
         "    made.mkdir(exist_ok=True)\n    return made\n",
     ),
     ("knowing", 1): Reader(TORCH + "model, optimizer, loader = made()\n"),
+    ("planning", 0): Reader(
+        'import json, pathlib\ntake = {"strategy": "sharded:zero=2", "devices": 2}\n'
+        'plan = json.dumps({"take": take, "sentence": ""})\n'
+        'pathlib.Path("plan.json").write_text(plan)\n' + TORCH
+    ),
     ("start", 0): Reader(),
     ("starting", 0): Reader(
         TORCH + "def train():\n    return 1\n", after="assert list(results) == [1] * 4",

@@ -27,18 +27,15 @@ class NormsBeside:
     def wrap(self, own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """`torch.nn.functional.batch_norm`."""
 
-        @wraps(own)
-        def batch_norm(
-            input: torch.Tensor, running_mean: Any, running_var: Any, weight: Any = None,
-            bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+        def over_all(
+            input: torch.Tensor, running_mean: Any, running_var: Any, weight: Any, bias: Any,
+            momentum: float, eps: float,
         ) -> torch.Tensor:  # fmt: skip
-            share = self._share(input, weight, bias) if training else None
+            share = self._share(input, weight, bias)
             if share is None:
-                given = running_mean, running_var, weight, bias, training, momentum, eps
-                return own(input, *given)
-            copies = self._among.world_size // share.parts
+                return own(input, running_mean, running_var, weight, bias, True, momentum, eps)
             mean, variance, count = statistics(input, self._among)
-            samples = count / copies
+            samples = count / (self._among.world_size // share.parts)
             check_several(samples, input)
             if running_mean is not None:
                 unbiased = variance * (samples / (samples - 1.0))
@@ -49,12 +46,25 @@ class NormsBeside:
             )
             return normal
 
+        apart = torch.compiler.disable(over_all)
+
+        @wraps(own)
+        def batch_norm(
+            input: torch.Tensor, running_mean: Any, running_var: Any, weight: Any = None,
+            bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+        ) -> torch.Tensor:  # fmt: skip
+            given = running_mean, running_var, weight, bias
+            if not training:
+                return own(input, *given, training, momentum, eps)
+            run = apart if torch.compiler.is_compiling() else over_all
+            return run(input, *given, momentum, eps)
+
         return batch_norm
 
     def _share(self, x: torch.Tensor, *learned: Any) -> Share | None:
         """That whose rows these are; None where others have none of them, or where a gradient will
         flow back."""
-        if not self._registry.synchronises or torch.compiler.is_compiling():
+        if not self._registry.synchronises:
             return None
         if private.peek_transform() is not None or private.current_backward() != -1:
             return None

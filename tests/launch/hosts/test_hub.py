@@ -182,7 +182,7 @@ def test_only_who_knows_the_token_stays() -> None:
     hub = Hub(Meeting(2, PATIENT), "here", PATIENT)
     store = Store("127.0.0.1", 0, "the-token")
     try:
-        store.standing = hub
+        store.stand_by(hub)
         with socket.create_connection(("127.0.0.1", store.port), 100) as stranger:
             stranger.sendall(b"JOIN /guess/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
             with stranger.makefile("rb") as answer:

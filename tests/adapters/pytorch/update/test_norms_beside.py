@@ -18,22 +18,23 @@ pytestmark = pytest.mark.slow
 KINDS = ("copied", "frozen", "itself", "made")
 
 
-def trained(word: str) -> dict[str, list[float]]:
+def trained(word: str, kinds: tuple[str, ...] = KINDS) -> dict[str, list[float]]:
     with dream.strategy(word) if word else nullcontext():
-        return {kind: learned(kind) for kind in KINDS}
+        return {kind: learned(kind) for kind in kinds}
 
 
 def learned(kind: str) -> list[float]:
     """The student's and the teacher's parameters and statistics, summed up, and the next draw."""
     torch.manual_seed(3)
+    drop = nn.Dropout(0.0 if kind == "compiled" else 0.2)  # compiled, it would draw by itself
     student, made = (
-        nn.Sequential(
-            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
-        )
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), drop, nn.Linear(8, 3))
         for _ in range(2)
     )
     teacher = {"itself": student, "made": made}.get(kind) or copy.deepcopy(student)
     teacher.requires_grad_(kind in ("copied", "itself"))
+    if kind == "compiled":
+        teacher = torch.compile(teacher)  # type: ignore[assignment]
     optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
     data = TensorDataset(torch.randn(22, 6), torch.randint(0, 3, (22,)))
     for _ in range(4):
@@ -65,3 +66,12 @@ def test_teachers_normalise_by_the_global_batch(word: str, ranks: int) -> None:
     for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
         for kind, expected in plain().items():
             assert each[kind] == pytest.approx(expected, rel=0, abs=2e-5), kind
+
+
+@pytest.mark.exhaustive
+def test_a_compiled_teacher_does_too() -> None:
+    (expected,) = dream.launch(trained, "", ("compiled",), n=1, framework="torch", timeout=200)
+    for each in dream.launch(
+        trained, "mirrored", ("compiled",), n=2, framework="torch", timeout=200
+    ):
+        assert each["compiled"] == pytest.approx(expected["compiled"], rel=0, abs=2e-5)
