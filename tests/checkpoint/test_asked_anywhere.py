@@ -21,6 +21,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Wei
     return cache(lambda kind: trained(kind, tmp_path_factory.mktemp(kind)))
 
 
+@pytest.mark.exhaustive
 def test_asked_in_the_last_evaluation(tmp_path: Path) -> None:
     job = asked("torch", "end", "SIGTERM", random.Random(1), tmp_path)
     assert left(job), job.stderr

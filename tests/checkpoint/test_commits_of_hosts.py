@@ -30,6 +30,7 @@ def from_memory(job: Training, node: int, *steps: int) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_dies_costs_the_steps_since_the_last_commit(
     torch_script: Path, undisturbed: dict[str, object], free_port: int, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_host_that_comes_back_gets_what_another_has(
     from_memory(job, 1 - node, step)
 
 
+@pytest.mark.exhaustive
 def test_a_host_that_is_lost_leaves_what_it_had_to_the_others(
     torch_script: Path, undisturbed: dict[str, object], free_port: int, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_host_that_is_lost_leaves_what_it_had_to_the_others(
     from_memory(job, 0, told["from"])
 
 
+@pytest.mark.exhaustive
 def test_what_hosts_have_when_they_end_is_brought_to_the_disk(
     torch_script: Path, free_port: int, tmp_path: Path
 ) -> None:

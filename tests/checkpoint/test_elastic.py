@@ -173,6 +173,7 @@ def test_hosts_that_come_and_go(
         assert line in said
 
 
+@pytest.mark.exhaustive
 def test_a_host_of_another_kind_is_refused_alone(
     torch_script: Path, free_port: int, tmp_path: Path
 ) -> None:

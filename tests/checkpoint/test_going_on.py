@@ -70,13 +70,15 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     return float(max(np.abs(np.subtract(one[name], other[name])).max() for name in names))
 
 
-ASKS: list[tuple[str, Act, int]] = [
-    ("mirrored", lambda _, job: job.send_signal(signal.SIGTERM), 1),
-    ("sharded", lambda rank, _: os.kill(rank, signal.SIGUSR1), 3),
+LAUNCHER: tuple[str, Act, int] = ("mirrored", lambda _, job: job.send_signal(signal.SIGTERM), 1)
+RANK: tuple[str, Act, int] = ("sharded", lambda rank, _: os.kill(rank, signal.SIGUSR1), 3)
+ASKS = [
+    pytest.param(*LAUNCHER, id="the launcher", marks=pytest.mark.exhaustive),
+    pytest.param(*RANK, id="one rank"),
 ]
 
 
-@pytest.mark.parametrize(("word", "ask", "then"), ASKS, ids=["the launcher", "one rank"])
+@pytest.mark.parametrize(("word", "ask", "then"), ASKS)
 def test_all_save_and_leave_together(
     torch_script: Path, tmp_path: Path, undisturbed: dict[str, Any], word: str, ask: Act, then: int
 ) -> None:
@@ -230,7 +232,7 @@ def test_a_fit_that_asks_for_nothing_goes_on(tmp_path: Path) -> None:
     ran = alone([str(script), "single", f"{whole}.json", "0"], env[IMPORTS], env)
     assert ran.returncode == 0, ran.stderr
     job = command(script, "mirrored", 2, folder, "--", SLOW)
-    left = interrupted(job, folder, ASKS[0][1], env)
+    left = interrupted(job, folder, LAUNCHER[1], env)
     assert left.returncode == 85, left.stderr
     again = command(script, "single", 1, folder)
     subprocess.run(again, check=True, timeout=150, env={**os.environ, **env})

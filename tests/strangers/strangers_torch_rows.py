@@ -266,7 +266,7 @@ ROWS: list[Row] = [
     Row("library_tables", needs=("sklearn", "pandas", "tqdm")),
     Row(
         "library_variational_process",
-        expect="of all of a share's rows",
+        expect="differs over the ranks, as what a batch gives does",
         but={"sharded": "along their first dim, and a number has none"},
         reason="the posterior is of a batch's points together",
         needs=("gpytorch",),
