@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import final
 
-from dream import _notice
 from dream._errors import ConfigurationError
 from dream._topology import Cluster
 from dream.cluster import settings, stall_seconds
@@ -25,6 +24,7 @@ from dream.launch.process import Process
 from dream.launch.restarts import grows
 from dream.launch.survivors import Expendable
 from dream.launch.watch import Events, JobWatch, next_event
+from dream.stall.notice import JOB, ProcessNotice
 
 _DESCRIPTORS_EACH = 7
 """Descriptors that a rank costs: its two streams, both ends of the pipe it reports over, the port
@@ -188,7 +188,7 @@ class _Ranks:
 
     def __init__(self, job: Job, place: Hosted, queue: Events, guard: Guard) -> None:
         self.processes: list[Process] = []
-        self.notice = _notice.ProcessNotice(_notice.JOB)
+        self.notice = ProcessNotice(JOB)
         self._start = time.time()
         self._job, self._queue, self._guard = job, queue, guard
         self._places = {cluster.rank: cluster for cluster in place.places}

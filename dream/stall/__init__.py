@@ -7,6 +7,7 @@ an error that names it. A rank that is dead is told at once, by the transports t
 activity   what this rank does: steps, waits, and where it is, seen from a thread of its own
 phases     what part of training a Python stack is in
 stacks     a rank's Python stack, asked for by a signal
+notice     memory in which a process says what it is
 page       the memory that a rank lays open, for the others and for `dream where`
 peers      where the other ranks are: from their pages, /proc and the job's store
 status     where each rank stands, who waits for whom, and that in words. Pure

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
-from dream import _notice
+from dream.stall import notice
 from dream.stall.status import RankStatus, text_of
 
 _BYTES = 8192
@@ -29,7 +29,7 @@ class StatusPage:
 
     def __init__(self, rank: int, stacks: int) -> None:
         """stacks: the memory that this rank's stacks are written to."""
-        self._fd = os.memfd_create(_notice.RANK, os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(notice.RANK, os.MFD_CLOEXEC)
         self._word = secrets.token_hex(16)
         self._rank, self._stacks = rank, stacks
         self._beat = 0
@@ -43,7 +43,7 @@ class StatusPage:
 
     def introduce(self, facts: Mapping[str, Any]) -> None:
         """Say what does not change, for readers who have met no address."""
-        _notice.write_facts(self._fd, {**json.loads(self.address), **facts}, FACTS_AT)
+        notice.write_facts(self._fd, {**json.loads(self.address), **facts}, FACTS_AT)
 
     def write(self, status: RankStatus, signal: int) -> None:
         """signal: what has this rank write its stack."""

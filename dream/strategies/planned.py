@@ -33,8 +33,8 @@ def taken(given: Mapping[str, object], place: Cluster) -> tuple[str, dict[str, o
     here = place.world_size * (devices if isinstance(devices, int) else 1)
     if planned != here:
         raise ConfigurationError(
-            f"This plan takes {request} on {planned} devices. Received: {file} on {here}. Start "
-            f"as many ranks, or plan anew with --devices {here}."
+            f"This plan takes {request}, for which it counts {planned} device(s). Received: "
+            f"{file}, and {here} here. Start as many ranks, or plan anew with --devices {here}."
         )
     name, options = specs.parse_request(request)
     logger.info("strategy 'auto' takes %s, as %s does", request, file)

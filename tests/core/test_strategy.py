@@ -124,7 +124,10 @@ def test_the_command_line_goes_before_a_plan(
     ("said", "words"),
     [
         (None, "plan=None"),
-        ({"take": {"strategy": "single", "devices": 1}}, "takes single on 1 .* Received: .* on 2"),
+        (
+            {"take": {"strategy": "single", "devices": 1}},
+            "takes single, .* 1 dev.*, and 2 here",
+        ),
         ({"take": None}, "Nothing fits in this plan.*the thriftiest"),
         ("{", "cannot be read"),
         ("[]", "is no plan"),

@@ -34,6 +34,15 @@ from dream.data.partition import Share
 _WATCHED = 2
 """Calls of a model at whose end it is seen whether anything unknown has drawn."""
 
+_OF_MICROS = (
+    "torch.%s in the loop draws anew for each micro-batch of accumulate=: its numbers are not "
+    "those of a whole batch. Draw within the model, or add gradients up by hand"
+)
+_OF_SEVERAL = (
+    "torch.%s in the loop makes several rows for each of the batch's, the same on every rank: they "
+    "are not those of one device. Draw (len(batch), n, ...), and flatten that"
+)
+
 DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 patches = DrawPatches(standing_for)
@@ -240,9 +249,10 @@ class CallDraws:
         """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
         the tensor that it is drawn for, if any."""
         share = self._shares.current
-        if share is None or share.parts == 1 or share.micros > 1 or not len(shape):
+        if not _is_part(share) or not len(shape) or self._in_step is None or self._in_step.apart:
             return None
-        if self._in_step is None or self._in_step.apart:
+        if share.micros > 1:
+            self._say_of_loop(_OF_MICROS, name)
             return None
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         parameters = self._modes.parameters(shape) if shape[0] == share.count else []
@@ -252,15 +262,25 @@ class CallDraws:
         if found is None and parameters:
             found = self._sites.guess(shape)
             self._say_doubtful(name, shape, taken_for_rows=found)
+        if self._sites.several:
+            self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
         """The script has drawn what is no share's."""
         share = self._shares.current
-        if self._running or not x.dim() or (share is not None and share.parts == 1):
+        if self._running or not x.dim() or self._in_step is None or self._in_step.apart:
             return
-        if self._in_step is not None and not self._in_step.apart:
-            self._shares.alike.drawn(x, share)
+        if share is not None:
+            may_be_rows = share.count and x.shape[0] % share.count == 0
+            if share.parts == 1 or share.micros > 1 or (self._sites.several and may_be_rows):
+                return
+        self._shares.alike.drawn(x, share)
+
+    def _say_of_loop(self, what: str, name: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.info(what, name)
 
     def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
         what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"

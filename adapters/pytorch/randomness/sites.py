@@ -36,6 +36,9 @@ class Sites:
         self._of_batch: set[Site] = set()
         self._of_others: set[Site] = set()
         self._of_parameters: set[Site] = set()
+        self._several: dict[Site, tuple[int, int]] = {}
+        self.several = False
+        """Whether a draw has made some rows for each of the batch's, as two sizes tell."""
 
     def of_batch(self, shape: Sequence[int], rows: int, *, doubtful: bool) -> bool | None:
         """Whether a draw here is for the batch's rows; None where that cannot be told yet.
@@ -46,6 +49,7 @@ class Sites:
         if shape[0] != rows:
             if at not in self._of_batch:
                 self._of_others.add(at)
+            self._look_for_several(at, shape[0], rows)
             return False
         if at in self._of_batch:
             return True
@@ -55,6 +59,12 @@ class Sites:
             return None
         self._of_batch.add(at)
         return True
+
+    def _look_for_several(self, at: Site, size: int, rows: int) -> None:
+        each, rest = divmod(size, rows) if rows else (0, 1)
+        if each > 1 and not rest:
+            first, before = self._several.setdefault(at, (rows, each))
+            self.several |= first != rows and before == each
 
     def guess(self, shape: Sequence[int]) -> bool:
         """Whether a draw here, of a shape that a parameter has, is for the batch's rows as long as

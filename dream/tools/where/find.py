@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dream import _notice
 from dream._errors import ConfigurationError
-from dream.stall import phases, stacks
+from dream.stall import notice, phases, stacks
 from dream.stall.page import FACTS_AT, Neighbour
 from dream.stall.status import ProcessState, RankStatus, text_of
 
@@ -71,8 +70,8 @@ def jobs() -> list[RunningJob]:
     launchers: dict[int, dict[str, Any]] = {}
     ranks: dict[int, dict[str, Any]] = {}
     for pid in _own_processes():
-        launchers.update((pid, facts) for facts in _told(pid, _notice.JOB, 0))
-        ranks.update((pid, facts) for facts in _told(pid, _notice.RANK, FACTS_AT))
+        launchers.update((pid, facts) for facts in _told(pid, notice.JOB, 0))
+        ranks.update((pid, facts) for facts in _told(pid, notice.RANK, FACTS_AT))
     found = [_launched(pid, facts, ranks) for pid, facts in launchers.items() if "ranks" in facts]
     known = {rank.pid for job in found for rank in job.ranks}
     others = {pid: facts for pid, facts in ranks.items() if pid not in known}
@@ -89,9 +88,9 @@ def _own_processes() -> Iterator[int]:
 
 
 def _told(pid: int, name: str, at: int) -> Iterator[dict[str, Any]]:
-    for fd in _notice.opened(pid, name):
+    for fd in notice.opened(pid, name):
         try:
-            facts = _notice.facts_of(pid, fd, at)
+            facts = notice.facts_of(pid, fd, at)
         finally:
             os.close(fd)
         if facts is not None:

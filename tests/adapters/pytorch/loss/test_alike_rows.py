@@ -108,3 +108,33 @@ def test_rows_alike_count_once(word: str, ranks: int) -> None:
     for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
         for name, expected in plain().items():
             assert each[name] == pytest.approx(expected, rel=0, abs=5e-6), name
+
+
+def in_micro_batches() -> float:
+    """Rows of the batch's own number are a share's, though they are drawn beside its model."""
+
+    def of_the_batch(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        fake = critic(torch.randn(len(x), 8)).mean()
+        return critic(x).mean() - fake
+
+    with dream.strategy("mirrored", accumulate=2):
+        return learned(of_the_batch, drops=True)
+
+
+def test_accumulated_batches_have_rows_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
+    one, other = dream.launch(in_micro_batches, n=2, framework="torch", timeout=240)
+    assert one == other
+    assert "draws anew for each micro-batch of accumulate=" in capfd.readouterr().err
+
+
+def several_for_each() -> float:
+    def two_rows(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        return critic(x).mean() - critic(net(torch.randn(2 * len(x), 8))).mean()
+
+    with dream.strategy("mirrored"):
+        return learned(two_rows, drops=False)
+
+
+def test_several_rows_for_each_of_the_batchs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    dream.launch(several_for_each, n=2, framework="torch", timeout=240)
+    assert "several rows for each of the batch's" in capfd.readouterr().err

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from dream import _notice
+from dream.stall import notice as notices
 
 
 def said(pid: int) -> list[object]:
     found = []
-    for fd in _notice.opened(pid, "dream-test"):
-        found.append(_notice.facts_of(pid, fd))
+    for fd in notices.opened(pid, "dream-test"):
+        found.append(notices.facts_of(pid, fd))
         os.close(fd)
     return found
 
 
 def test_what_is_said_last_is_read_until_it_is_closed() -> None:
-    notice = _notice.ProcessNotice("dream-test")
+    notice = notices.ProcessNotice("dream-test")
     assert said(os.getpid()) == [None]
     notice.write({"long": "x" * 1000})
     notice.write({"ranks": [1]})
@@ -33,7 +33,7 @@ def test_what_is_said_last_is_read_until_it_is_closed() -> None:
 
 
 def test_a_child_that_inherits_the_memory_is_not_who_wrote_it() -> None:
-    notice = _notice.ProcessNotice("dream-test")
+    notice = notices.ProcessNotice("dream-test")
     notice.write({"ranks": []})
     read, write = os.pipe()
     child = os.fork()
@@ -49,13 +49,13 @@ def test_a_child_that_inherits_the_memory_is_not_who_wrote_it() -> None:
 
 
 def test_another_version_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    notice = _notice.ProcessNotice("dream-test")
+    notice = notices.ProcessNotice("dream-test")
     notice.write({})
-    monkeypatch.setattr(_notice, "_FORMAT", 2)
+    monkeypatch.setattr(notices, "_FORMAT", 2)
     assert said(os.getpid()) == [None]
     notice.close()
 
 
 def test_a_process_that_is_gone_says_nothing() -> None:
     gone = next(n for n in range(2**22, 2**22 + 9) if not Path(f"/proc/{n}").exists())
-    assert list(_notice.opened(gone, "dream-test")) == []
+    assert list(notices.opened(gone, "dream-test")) == []
