@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
-from dream._topology import Cluster, Endpoint
+from dream._topology import Cluster, Endpoint, own_gpu
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
@@ -153,12 +153,20 @@ def start_group(place: Cluster, reduction: str) -> None:
         raise Unsupported(
             "This torch has no NCCL. Received: reduction='nccl'. Use reduction='gloo'."
         )
-    backend = _backend(reduction)
-    hold(place, nccl="nccl" in backend)
+    nccl = _takes_nccl(reduction)
+    hold(place, nccl=nccl)
     with peers_may_fail(f"the start at {place.master}"):
+        kept = store(place, late())
+        if nccl and (alike := _on_one_gpu(place, kept)):
+            nccl = False
+            if reduction == "nccl":
+                raise ConfigurationError(
+                    f"NCCL needs a GPU for each rank. Received: ranks {alike} on the same GPU. "
+                    "Leave reduction out: gloo then carries their numbers."
+                )
         distributed.init_process_group(
-            backend,
-            store=store(place, late()),
+            "cpu:gloo,cuda:nccl" if nccl else "gloo",
+            store=kept,
             rank=place.rank,
             world_size=place.world_size,
             timeout=late(),
@@ -172,10 +180,27 @@ def late() -> timedelta:
     return timedelta(seconds=cluster.stall_seconds()) + _BACK_STOP[kind]
 
 
-def _backend(reduction: str) -> str:
-    """gloo always, since control messages are CPU tensors; NCCL beside it for CUDA tensors."""
-    cuda = torch.cuda.is_available() and distributed.is_nccl_available() and reduction != "gloo"
-    return "cpu:gloo,cuda:nccl" if cuda else "gloo"
+def _takes_nccl(reduction: str) -> bool:
+    """NCCL for CUDA tensors, beside gloo for the CPU's: control messages are such."""
+    return torch.cuda.is_available() and distributed.is_nccl_available() and reduction != "gloo"
+
+
+def _on_one_gpu(place: Cluster, kept: Any) -> str:
+    """Return which ranks compute on the same GPU as others, as on a machine that has no other; else
+    nothing. NCCL refuses them. All ranks have the same answer: rank 0 reads what each wrote."""
+    own = torch.cuda.get_device_properties(own_gpu(place, torch.cuda.device_count())).uuid
+    kept.set(f"dream/gpu/{place.rank}", str(own))
+    if place.rank == 0:
+        every = [kept.get(f"dream/gpu/{rank}") for rank in range(place.world_size)]
+        alike = [str(rank) for rank, gpu in enumerate(every) if every.count(gpu) > 1]
+        kept.set("dream/gpus", ", ".join(alike))
+        if alike:
+            logger.warning(
+                "ranks %s compute on the same GPU, where NCCL has no way between them: gloo "
+                "carries their numbers, through the CPU's memory. A GPU a rank is quicker",
+                ", ".join(alike),
+            )
+    return str(kept.get("dream/gpus").decode())
 
 
 _wires: WeakSet[GroupWire] = WeakSet()
