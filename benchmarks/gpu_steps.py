@@ -44,6 +44,7 @@ def main() -> int:
         print("No GPU is here: nothing was measured.")
         return 0
     on_gpu = asked.device == "cuda"
+    torch.backends.cudnn.benchmark = True
     name = torch.cuda.get_device_name() if on_gpu else "the CPU, to try the code"
     print(f"{name}, torch {torch.__version__}", flush=True)
     figures: dict[str, Times] = {}

@@ -21,6 +21,7 @@ from dream import cluster, stall
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream._topology import Cluster, Endpoint, own_gpu
+from dream.adapters.pytorch import shared_gpu
 from dream.adapters.pytorch.errors import peer_failed, peers_may_fail
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Wire
@@ -157,15 +158,16 @@ def start_group(place: Cluster, reduction: str) -> None:
     hold(place, nccl=nccl)
     with peers_may_fail(f"the start at {place.master}"):
         kept = store(place, late())
-        if nccl and (alike := _on_one_gpu(place, kept)):
-            nccl = False
+        backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+        if torch.cuda.is_available() and (alike := _on_one_gpu(place, kept)):
             if reduction == "nccl":
                 raise ConfigurationError(
                     f"NCCL needs a GPU for each rank. Received: ranks {alike} on the same GPU. "
-                    "Leave reduction out: gloo then carries their numbers."
+                    "Leave reduction out: their numbers then go through the CPU's memory."
                 )
+            backend = shared_gpu.NAME
         distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if nccl else "gloo",
+            backend,
             store=kept,
             rank=place.rank,
             world_size=place.world_size,
@@ -196,8 +198,8 @@ def _on_one_gpu(place: Cluster, kept: Any) -> str:
         kept.set("dream/gpus", ", ".join(alike))
         if alike:
             logger.warning(
-                "ranks %s compute on the same GPU, where NCCL has no way between them: gloo "
-                "carries their numbers, through the CPU's memory. A GPU a rank is quicker",
+                "ranks %s compute on the same GPU, where NCCL has no way between them: their "
+                "numbers go through the CPU's memory, by gloo. A GPU a rank is quicker",
                 ", ".join(alike),
             )
     return str(kept.get("dream/gpus").decode())

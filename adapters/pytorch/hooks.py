@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from dream import _patches
 from dream._patches import Patches as Patches
 from dream._patches import bound_to
-from dream.adapters.pytorch.private import DTENSOR_HANDLERS, VF, dispatcher_of
+from dream.adapters.pytorch.private import DTENSOR_HANDLERS, VF, device_constructors, dispatcher_of
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
@@ -213,6 +213,7 @@ class Hooks:
         self._wraps.append((place, wrapper))
 
     def open(self) -> None:
+        device_constructors()  # torch lists them once: not by what stands for them in a block
         for kind in {**self._making, **self._made}:
             before, after = self._making.get(kind, []), self._made.get(kind, [])
             for owner in _KINDS[kind]:

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import Work as Work
+from torch._C._distributed_c10d import _create_work_from_future
 from torch._ops import OpOverload as OpOverload
 from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.optim import Optimizer
 from torch.overrides import _get_current_function_mode
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, is_namedtuple_instance
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -58,6 +61,8 @@ _HOOKS = (
     "_load_state_dict_pre_hooks",
 )  # fmt: skip
 _FSDP_ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
+
+device_constructors = _device_constructors  # which torch fills once, when it is first called
 
 
 def recomputing() -> bool:
@@ -398,3 +403,25 @@ _NARROW = torch.tensor(0, dtype=torch.int32)
 def worker_info() -> tuple[Any, str, Any]:
     """Return where `get_worker_info` finds what it returns, its name there, and its class."""
     return worker, "_worker_info", worker.WorkerInfo
+
+
+def done(tensors: list[torch.Tensor]) -> Any:
+    """Return the work of a collective that has ended."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(tensors)
+    return _create_work_from_future(future)
+
+
+def name_of_group(group: distributed.ProcessGroup) -> str:
+    """Return the name that torch gave a group."""
+    return distributed.distributed_c10d._get_process_group_name(group)
+
+
+def gloo_group(store: Any, rank: int, size: int, timeout: Any) -> distributed.ProcessGroup:
+    """Return a group of gloo's that torch's lists do not know of."""
+    group = distributed.ProcessGroup(store, rank, size)
+    gloo = distributed.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    kind = distributed.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, gloo)
+    return group

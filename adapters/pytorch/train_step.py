@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
+from dream.adapters.pytorch.private import tree_map
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.weigh import count_of, weight_of
 from dream.collectives import Communicator
@@ -48,7 +49,9 @@ class Passes(ABC):
         """The global mean loss of the last update, shape ()."""
 
 
-def step_of(passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | None) -> Step:
+def step_of(
+    model: nn.Module, passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | None
+) -> Step:
     """updates: None where a batch is not cut."""
     if updates is not None:
         updates.leave_to_step()
@@ -59,11 +62,27 @@ def step_of(passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | 
             updates.begin_whole()
         optimizer.zero_grad(set_to_none=True)
         for index, (micro, weight) in enumerate(micros):
-            passes.run(micro, weight, first=index == 0, last=index == len(micros) - 1)
+            passes.run(
+                beside(model, micro), weight, first=index == 0, last=index == len(micros) - 1
+            )
         optimizer.step()
         return passes.told()
 
     return step
+
+
+def beside(model: nn.Module, batch: Batch) -> Batch:
+    """A batch where the model is: loaders yield it on the CPU, and a step is called with that."""
+    first = next(model.parameters(), None)
+    if first is None or not first.is_cuda:
+        return batch
+    device = first.device
+    own: Batch = tree_map(lambda x: x.to(device, non_blocking=True) if _waits(x) else x, batch)
+    return own
+
+
+def _waits(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_cuda
 
 
 def uncut(weigh: Callable[[Batch], float]) -> Cuts:
@@ -145,7 +164,7 @@ def plain_step(model: nn.Module, loss: Loss, optimizer: Optimizer) -> Step:
     """One device: the loop's own five lines."""
 
     def step(*batch: Any) -> torch.Tensor:
-        inputs, target = split(batch)
+        inputs, target = split(beside(model, batch))
         optimizer.zero_grad(set_to_none=True)
         value = check_scalar(loss(model(*inputs), target))
         value.backward()

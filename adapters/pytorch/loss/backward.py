@@ -355,7 +355,11 @@ class WeighedBackward:
             return float(value), float(sent), parts, reading.told, stamp, stamp * stamp
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
-        message[VALUE], message[EXTRA], message[PARTS] = value, sent, parts
+        for place, number in ((VALUE, value), (EXTRA, sent), (PARTS, parts)):
+            if isinstance(number, torch.Tensor):
+                message[place].copy_(number)
+            elif number:  # filled by a kernel: an assignment would have the host wait for the GPU
+                message[place].fill_(number)
         return message
 
     def _finish(self, roots: list[Any], reading: LossReading, keep: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def scaled(
             return given, []
         if given is None:
             return _full(root, first), []
-        return given * first, []
+        return _multiplied(given, first), []
     hooks, known = [], set()
     for term, factor in zip(terms, factors, strict=True):
         if (isinstance(factor, float) and factor == 1.0) or (term.node, term.place) in known:
@@ -58,9 +58,16 @@ def _full(root: torch.Tensor, factor: Factor) -> torch.Tensor:
 
 def _times(factor: Factor, place: int | None) -> Callable[[Any], Any]:
     def hook(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(None if g is None else g * _at(g, factor, place) for g in gradients)
+        return tuple(
+            None if g is None else _multiplied(g, _at(g, factor, place)) for g in gradients
+        )
 
     return hook
+
+
+def _multiplied(gradient: torch.Tensor, factor: Factor) -> torch.Tensor:
+    """A loss's gradient of one element would take the dtype of a count that lies beside it."""
+    return (gradient * factor).to(gradient.dtype)
 
 
 def _at(gradient: torch.Tensor, factor: Factor, place: int | None) -> Factor:

@@ -192,7 +192,7 @@ class Parallelism(Held):
         passes = self.forward_backward(model, loss, weight)
         if passes is None:
             return plain_step(model, loss, optimizer)
-        return step_of(passes, optimizer, self.cuts(weight), self.training.updates)
+        return step_of(model, passes, optimizer, self.cuts(weight), self.training.updates)
 
     def cuts(self, weight: Weight | None) -> Cuts:
         """Return how the explicit step cuts its batches. weight: counts a batch's things."""
