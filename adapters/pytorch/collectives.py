@@ -67,7 +67,10 @@ def hold(place: Cluster, *, nccl: bool) -> None:
 
 def store(place: Cluster, timeout: timedelta) -> Any:
     """The job's TCPStore, which rank 0 serves at its own address alone and tells the others: at
-    the launcher's port where that is free, since torchrun may listen there itself."""
+    the launcher's port where that is free, since torchrun may listen there itself. One rank needs
+    no other process's."""
+    if place.alone:
+        return distributed.HashStore()  # type: ignore[attr-defined]
     key = f"torch/store-{next(_made)}"  # each rank makes as many: a script may end a group
     if place.rank == 0:
         own = _listener(place)
@@ -155,7 +158,8 @@ def start_group(place: Cluster, reduction: str) -> None:
             "This torch has no NCCL. Received: reduction='nccl'. Use reduction='gloo'."
         )
     nccl = _takes_nccl(reduction)
-    hold(place, nccl=nccl)
+    if not place.alone:
+        hold(place, nccl=nccl)
     with peers_may_fail(f"the start at {place.master}"):
         kept = store(place, late())
         backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"

@@ -275,6 +275,11 @@ SHARDED = (
         choices=(1, 2, 3), mesh=True,
     ),
     Option(
+        "cpu_offload", bool, False, "zero=2 and 3: parameters, gradients and optimizer state lie "
+        "on the host, and optimizers step there; a GPU has the parts that it computes with",
+        mesh=True, frameworks=("torch",),
+    ),
+    Option(
         "find_unused", bool, False, "zero=1: look before backward for parameters that take no part "
         "in a step's loss; without it they are found after, which is as right",
         mesh=True, frameworks=("torch",),

@@ -162,6 +162,12 @@ _CONFLICTS = (
         "compression='float16', or precision='bfloat16', which needs no scale.",
     ),
     _Conflict(
+        ("zero", "cpu_offload"),
+        lambda o: o["zero"] == 1 and bool(o["cpu_offload"]),
+        "Under zero=1 each rank computes with whole parameters, which lie where they are computed "
+        "with. Use zero=3, or zero=2.",
+    ),
+    _Conflict(
         ("static_graph", "find_unused"),
         lambda o: bool(o["static_graph"] and o["find_unused"]),
         "A static graph finds unused parameters by itself, once. Leave find_unused out.",

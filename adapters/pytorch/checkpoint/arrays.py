@@ -65,15 +65,16 @@ def laid_as(like: torch.Tensor, name: str, arrays: Arrays) -> torch.Tensor:
 
     assert isinstance(like, DTensor)
     cut = _cut_of(like)
+    mesh, placements = like.device_mesh, like.placements
     whole_or_part = torch.from_numpy(part_of(arrays, name, cut)).to(like.device)
     if cut is None:
-        return distribute_tensor(
-            whole_or_part, like.device_mesh, like.placements, src_data_rank=None
-        )
-    return DTensor.from_local(
-        whole_or_part, like.device_mesh, like.placements, run_check=False,
-        shape=like.shape, stride=like.stride(),
-    )  # fmt: skip
+        made = distribute_tensor(whole_or_part, mesh, placements, src_data_rank=None)
+    else:
+        made = DTensor.from_local(
+            whole_or_part, mesh, placements, run_check=False,
+            shape=like.shape, stride=like.stride(),
+        )  # fmt: skip
+    return made.cpu() if like.device.type == "cpu" else made  # offloaded, of a mesh of GPUs
 
 
 def _cut_of(like: DTensor) -> tuple[slice, ...] | None:

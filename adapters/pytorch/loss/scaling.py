@@ -149,7 +149,12 @@ def begun(bearer: Bearer) -> bool:
 def multiply(bearers: list[Bearer], factor: Factor) -> None:
     """What backward left in all of their gradients."""
     trained = (p for bearer in bearers for p in bearer.trained)
-    gradients = [to_local(p.grad) for p in trained if p.grad is not None]
-    if gradients:
-        with torch.no_grad():
-            foreach_mul_(gradients, factor)
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for parameter in trained:
+        if parameter.grad is not None:
+            gradient = to_local(parameter.grad)
+            by_device.setdefault(gradient.device, []).append(gradient)
+    with torch.no_grad():
+        for device, gradients in by_device.items():  # those of shards may lie on the host
+            there = factor.to(device) if isinstance(factor, torch.Tensor) else factor
+            foreach_mul_(gradients, there)

@@ -11,21 +11,27 @@ import torch
 from torch import distributed, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
 from dream._adapter import Plan
-from dream._errors import ConfigurationError, Unsupported
+from dream._errors import ConfigurationError
 from dream._topology import Mesh
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import collectives, private
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
+from dream.adapters.pytorch.parallel.fsdp.offload import Offload
+from dream.adapters.pytorch.parallel.fsdp.supported import (
+    check_all_sharded,
+    check_dtypes,
+    check_runs_first,
+    check_supported,
+)
 from dream.adapters.pytorch.parallel.fsdp.units import (
     Owned,
     UnitOrder,
@@ -67,6 +73,7 @@ class FullySharded(Sharding):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._kept = False
+        self._offload = Offload(self.device) if plan.options["cpu_offload"] else None
         self.backward.stamped = UnitOrder(self.dealt)
 
     def mesh(self) -> Mesh:
@@ -91,10 +98,13 @@ class FullySharded(Sharding):
         self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
     ) -> FullyShardedModule:
         reshard = self.plan.options["zero"] == 3
-        return FullyShardedModule(module, registry, inner, self.context, reshard=reshard)
+        return FullyShardedModule(
+            module, registry, inner, self.context, reshard=reshard, offload=self._offload
+        )
 
     def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
         mesh = self.placement.mesh
+        collectives.start_group(self.plan.cluster, self.plan.reduction)  # of one rank, too
         shape = (
             {"shard": mesh.model} if mesh.data == 1 else {"replica": mesh.data, "shard": mesh.model}
         )
@@ -138,7 +148,8 @@ class FullySharded(Sharding):
 
 @final
 class FullyShardedModule(ShardedModule):
-    """reshard: whether gathered parameters are given up between forward and backward."""
+    """reshard: whether gathered parameters are given up between forward and backward. offload:
+    where shards lie on the host."""
 
     def __init__(
         self,
@@ -148,16 +159,17 @@ class FullyShardedModule(ShardedModule):
         context: ShardContext,
         *,
         reshard: bool,
+        offload: Offload | None = None,
     ) -> None:
         super().__init__(module, registry, inner, context)
-        self._reshard = reshard
+        self._reshard, self._offload = reshard, offload
         self._units: list[FSDPModule] = []
         self._resharded: list[FSDPModule] = []  # between forward and backward
         self._gathered: dict[int, nn.Parameter] = {}
 
     def shard(self) -> None:
-        _check_runs_first(self.module)
-        _check_supported(self.module)
+        check_runs_first(self.module)
+        check_supported(self.module)
         self.reshard()
         initializer = MetaInitializer(self.module) if is_meta(self.module) else None
         apart = self._parameters.cast(self.module)
@@ -166,9 +178,10 @@ class FullyShardedModule(ShardedModule):
             self._shard(unit, reshard=self._reshard)
         if callable_itself(self.module) and (whole or unsharded(self.module)):
             self._shard(self.module, reshard=None if self._reshard else False)
-        _check_all_sharded(self.module)
+        check_all_sharded(self.module)
         if initializer is not None:
-            initializer.fill(self.module, self._device, self.registry.world)
+            held = None if self._offload is None else self._offload.held
+            initializer.fill(self.module, self._device, self.registry.world, held)
             self.sharded = _by_id(self.module)
         if isinstance(self.module, FSDPModule):
             private.know_root(self.module)
@@ -215,12 +228,15 @@ class FullyShardedModule(ShardedModule):
             return
         own = unsharded(module)
         _make_whole(own)
-        _check_dtypes(module, own)
+        check_dtypes(module, own)
         writes, name = ForwardWrites(own), self._name_of(module)
         module.register_forward_hook(writes.ran)
         module.register_forward_hook(_without_views)  # before FSDP2's own
-        unit = fully_shard_in_place(module, self._mesh, reshard=reshard)
+        policy = None if self._offload is None else self._offload.policy
+        unit = fully_shard_in_place(module, self._mesh, reshard=reshard, offload=policy)
         spread = [getattr(part, name) for part, name in own]
+        if self._offload is not None:
+            self._offload.keep_penalties_off(spread)
         module.register_forward_pre_hook(partial(self._running, name, own, spread))
         module.register_forward_pre_hook(writes.runs)
         module.register_load_state_dict_pre_hook(shard_loaded)
@@ -287,83 +303,25 @@ def _make_whole(own: Owned) -> None:
             setattr(module, name, whole)
 
 
-def _check_dtypes(module: nn.Module, own: Owned) -> None:
-    parameters = [getattr(part, name) for part, name in own]
-    dtypes = {parameter.dtype for parameter in parameters if parameter.requires_grad}
-    if len(dtypes) > 1:
-        raise Unsupported(
-            "Parameters that are gathered together must be of one dtype. Received: "
-            f"{', '.join(sorted(map(str, dtypes)))} in {type(module).__name__}. Put those of "
-            "another dtype into a child module, or use 'mirrored'."
-        )
-
-
-def _check_supported(module: nn.Module) -> None:
-    """Refuse by name what FSDP2 cannot shard."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-            raise Unsupported(
-                "FSDP2 cannot reduce sparse gradients. Received: "
-                f"{name or type(part).__name__} with sparse=True. Say sparse=False, or use "
-                "'mirrored'."
-            )
-        if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
-            raise Unsupported(
-                "Ranks gather a part's parameters together, and this one calls only those of its "
-                f"clusters that a rank's own targets are in. Received: {name or 'a model'}, an "
-                "AdaptiveLogSoftmaxWithLoss. Use 'mirrored' or zero=1."
-            )
-    for name, parameter in module.named_parameters():
-        if parameter.dim() == 0:
-            raise Unsupported(
-                "FSDP2 cuts parameters along their first dim, and a number has none. Received: "
-                f"{name} of {type(module).__name__}, shape (). Give it shape (1,), or use "
-                "'mirrored' or zero=1."
-            )
-        if parameter.is_complex() and parameter.shape == (1,):
-            raise Unsupported(
-                "A part of one complex number has no view of its own as real ones, by which "
-                f"optimizers step it: it would not be trained. Received: {name} of "
-                f"{type(module).__name__}, shape (1,). Give it shape (1, 1), or use 'mirrored' or "
-                "zero=1."
-            )
-
-
-def _check_runs_first(module: nn.Module) -> None:
-    """Refuse what makes a weight from others and buffers: it runs whenever the weight is looked at,
-    so before the whole model; FSDP2 then takes it for a model of its own."""
-    for name, part in module.named_modules():
-        if isinstance(part, ParametrizationList) and any(True for _ in part.buffers()):
-            kinds = ", ".join(type(each).__name__ for each in part)
-            raise Unsupported(
-                "A parametrization with buffers runs before the model that it is part of, and "
-                f"FSDP2 refuses that. Received: {name or 'a weight'} ({kinds}). Use 'mirrored', or "
-                "split='tensor', which leave it whole."
-            )
-
-
-def _check_all_sharded(module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if not isinstance(parameter, DTensor):
-            raise Unsupported(
-                "A parameter is in no module that can gather it. Received: "
-                f"{name} of {type(module).__name__}. It must be in a module with a forward pass, "
-                "when that is split and not later; or use 'mirrored'."
-            )
-
-
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def fully_shard_in_place(
-    module: nn.Module, mesh: DeviceMesh, *, reshard: bool | None
+    module: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    reshard: bool | None,
+    offload: OffloadPolicy | None = None,
 ) -> FSDPModule:
     """Shard what is not sharded yet of a module's parameters, in place. reshard: whether they are
     given up between forward and backward; None for everywhere but at the root. Gradients in half
     precision are added up in float32."""
     half = any(p.dtype in _HALF for p in module.parameters())
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None)
-    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    fully_shard(
+        module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy,
+        offload_policy=offload or OffloadPolicy(),
+    )  # fmt: skip
     made: Any = type(module)
     module.__class__ = _named_as_before(made)
     assert isinstance(module, FSDPModule)

@@ -65,9 +65,9 @@ def _world(plan: Plan) -> Communicator:
     members, tensors = Members.all_of(plan.cluster), TorchTensors()
     if plan.cluster.alone:
         return Communicator(Loop(), tensors, members)
-    collectives.start_group(plan.cluster, plan.reduction)
-    own = registry.reduction("torch", "gloo" if plan.reduction == "auto" else plan.reduction)
-    wire = own(plan.cluster, plan.reduction)
+    collectives.start_group(plan.cluster, plan.reduction)  # NCCL for GPUs, if nothing is said
+    reduction = "gloo" if plan.reduction == "auto" else plan.reduction
+    wire = registry.reduction("torch", reduction)(plan.cluster, reduction)
     return Communicator(wire, tensors, members)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.private import attention_reset, without_children
+from dream.adapters.pytorch.private import attention_reset, own_buffers, without_children
 from dream.collectives import Communicator
 
 
@@ -43,9 +43,19 @@ class MetaInitializer:
                     "reset_parameters(). Give it one, or make the model on its real device."
                 )
 
-    def fill(self, module: nn.Module, device: torch.device, world: Communicator) -> None:
-        """Give the split module memory, and its first values: those of rank 0's generator."""
-        module.to_empty(device=device)
+    def fill(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        world: Communicator,
+        held: torch.device | None = None,
+    ) -> None:
+        """Give the split module memory, and its first values: those of rank 0's generator. held:
+        where its parameters lie, if not where it computes."""
+        module.to_empty(device=held or device)
+        for part in module.modules() if held is not None else ():
+            for name, buffer in own_buffers(part):
+                setattr(part, name, buffer.to(device))
         torch.set_rng_state(world.broadcast(torch.get_rng_state()))
         for part, blueprint in self._layers:
             whole = blueprint.to_empty(device="cpu")

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,13 +98,19 @@ def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
         return past_handlers(DTensor, operation, args, kwargs)
     _tell_whole()
-    return operation(*tree_map(_whole, args), **kwargs)
+    ordinary = second if isinstance(first, DTensor) else first
+    return operation(*tree_map(partial(_whole, ordinary.device), args), **kwargs)
 
 
 def _drawn(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Draw for the whole, as one device does, and take this rank's shard."""
+    """Draw for the whole, as one device does, and take this rank's shard: by the generator of the
+    device that is computed on, wherever shards lie."""
     first = args[0]
-    whole = to_whole(first) if operation is torch.ops.aten.bernoulli.default else _empty(first)
+    device = torch.device(first.device_mesh.device_type)
+    if operation is torch.ops.aten.bernoulli.default:
+        whole = to_whole(first).to(device)
+    else:
+        whole = torch.empty(first.shape, dtype=first.dtype, device=device)
     drawn = shard_like(operation(whole, *args[1:], **kwargs), first)
     if not private.is_in_place(operation):
         return drawn
@@ -118,10 +125,6 @@ def _of_parts(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
         to_local(first).copy_(to_whole(first))
         be_whole(first)
     return past_handlers(DTensor, operation, args, kwargs)
-
-
-def _empty(like: DTensor) -> torch.Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=to_local(like).device)
 
 
 def _cut(value: Any, like: Any) -> Any:
@@ -148,8 +151,8 @@ def _replicated(value: Any) -> Any:
     return value.redistribute(placements=[Replicate() for _ in value.placements])
 
 
-def _whole(value: Any) -> Any:
-    return to_whole(value) if isinstance(value, DTensor) else value
+def _whole(device: torch.device, value: Any) -> Any:
+    return to_whole(value).to(device) if isinstance(value, DTensor) else value
 
 
 def _ordinary(one: Any, other: Any) -> bool:

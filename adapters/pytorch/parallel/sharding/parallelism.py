@@ -75,7 +75,7 @@ class Sharding(Parallelism):
         super().__init__(plan)
         self._dtensors = operations.in_the_block()
         self._lent = BackwardLent(self._dtensors)
-        self.alone = self.placement.mesh.size == 1
+        self.alone = self.placement.mesh.size == 1 and not offloads(plan)
         self.registry = ModuleRegistry(
             self.make, self.dealt, self.shares, self.training,
             synchronises=self.knobs.synchronises, recomputes=self.knobs.recompute,
@@ -256,4 +256,9 @@ def model_parallel(plan: Plan) -> Parallelism:
 
 def shards_nothing(plan: Plan) -> bool:
     """Tell whether there is one rank, which shards nothing, and an option to honour."""
-    return plan.cluster.alone and Knobs.of(plan.options).asked
+    return plan.cluster.alone and Knobs.of(plan.options).asked and not offloads(plan)
+
+
+def offloads(plan: Plan) -> bool:
+    """Tell whether shards are to lie on the host, which one rank's do too."""
+    return bool(plan.options.get("cpu_offload"))

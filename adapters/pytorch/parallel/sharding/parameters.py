@@ -160,7 +160,8 @@ def shard_like(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if not isinstance(parameter, DTensor):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    made = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    return made.cpu() if parameter.device.type == "cpu" else made  # offloaded, of a mesh of GPUs
 
 
 def copy_shards(module: nn.Module, memo: dict[int, Any]) -> None:
