@@ -182,9 +182,10 @@ class BareParameters:
         if not bare and message is not None:
             only: torch.Tensor = self._registry.communicator.all_reduce(message)
             return only
-        some = torch.tensor([float(p.grad is not None) for p in bare])
+        device = bare[0].device  # these travel together
+        some = torch.tensor([float(p.grad is not None) for p in bare], device=device)
         own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in bare]
-        sent = torch.zeros(1) if message is None else message
+        sent = torch.zeros(1, device=device) if message is None else message.to(device)
         there, told, *means = self._registry.communicator.all_reduce([some, sent, *own])
         for parameter, any_has, mean in zip(bare, there.tolist(), means, strict=True):
             if parameter.grad is not None:

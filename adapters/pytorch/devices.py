@@ -12,6 +12,7 @@ from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import own_gpu
+from dream.adapters.pytorch.private import tree_map
 
 
 def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
@@ -57,6 +58,29 @@ def on_gpu(array: Any) -> torch.Tensor:
     """A NumPy array as a tensor on this rank's GPU."""
     own = own_gpu(cluster.detect(), torch.cuda.device_count())
     return torch.from_numpy(array).to(f"cuda:{own}")
+
+
+def beside(model: torch.nn.Module, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A batch where the model is: loaders yield it on the CPU, and a step is called with that."""
+    first = next((p for p in model.parameters() if not p.is_meta), None)  # which others may have
+    if first is None or not first.is_cuda:
+        return batch
+    device = first.device
+
+    def moved(x: Any) -> Any:
+        return x.to(device, non_blocking=True) if _waits(x) else x
+
+    own: tuple[Any, ...] = tree_map(moved, batch)
+    return own
+
+
+def _waits(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_cuda
+
+
+def is_away(x: torch.Tensor) -> bool:
+    """Whether to read a tensor's numbers has the host wait for a device."""
+    return x.is_cuda
 
 
 def share_cores(share: int, allowed: int) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.data.loader import dealt_of, targets_of
 from dream.collectives import Communicator
 from dream.data.partition import split
@@ -50,6 +51,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for batch in _shared(data, communicator):
+                batch = devices.beside(model, tuple(batch))
                 sums += _sums(run, batch, metrics)
                 if together:
                     spare = _call_along(model, batch, spare)
@@ -69,7 +71,7 @@ def _sums(
     run: Callable[[tuple[Any, ...]], Any], batch: Any, metrics: Mapping[str, Metric]
 ) -> torch.Tensor:
     """Each metric summed over the batch's samples, then their number. Shape (metrics + 1,)."""
-    inputs, target = split(tuple(batch))
+    inputs, target = split(batch)
     count = len(target)
     prediction = run(inputs) if count else ELSEWHERE
     if prediction is ELSEWHERE:
@@ -83,7 +85,7 @@ def _call_along(
 ) -> tuple[Any, ...] | None:
     """Where a batch is empty, have the model called on a sample seen before, which counts for
     nothing; on no sample where there was none yet. Inputs of one sample to do that with next."""
-    inputs, target = split(tuple(batch))
+    inputs, target = split(batch)
     if len(target):
         return tuple(x[:1] if isinstance(x, torch.Tensor) and x.dim() else x for x in inputs)
     model(*(inputs if spare is None else spare))

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.data.shares import Shares, cut_rows, rows_of
-from dream.adapters.pytorch.private import tree_map
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.weigh import count_of, weight_of
 from dream.collectives import Communicator
@@ -62,27 +62,12 @@ def step_of(
             updates.begin_whole()
         optimizer.zero_grad(set_to_none=True)
         for index, (micro, weight) in enumerate(micros):
-            passes.run(
-                beside(model, micro), weight, first=index == 0, last=index == len(micros) - 1
-            )
+            own = devices.beside(model, micro)
+            passes.run(own, weight, first=index == 0, last=index == len(micros) - 1)
         optimizer.step()
         return passes.told()
 
     return step
-
-
-def beside(model: nn.Module, batch: Batch) -> Batch:
-    """A batch where the model is: loaders yield it on the CPU, and a step is called with that."""
-    first = next(model.parameters(), None)
-    if first is None or not first.is_cuda:
-        return batch
-    device = first.device
-    own: Batch = tree_map(lambda x: x.to(device, non_blocking=True) if _waits(x) else x, batch)
-    return own
-
-
-def _waits(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_cuda
 
 
 def uncut(weigh: Callable[[Batch], float]) -> Cuts:
@@ -164,7 +149,7 @@ def plain_step(model: nn.Module, loss: Loss, optimizer: Optimizer) -> Step:
     """One device: the loop's own five lines."""
 
     def step(*batch: Any) -> torch.Tensor:
-        inputs, target = split(beside(model, batch))
+        inputs, target = split(devices.beside(model, batch))
         optimizer.zero_grad(set_to_none=True)
         value = check_scalar(loss(model(*inputs), target))
         value.backward()

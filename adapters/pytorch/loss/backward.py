@@ -18,7 +18,7 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import (
     COUNTS,
@@ -222,7 +222,7 @@ class WeighedBackward:
         `Recipe.fits` is: with a small model, each call of a function is a thousandth of a step."""
         weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
         given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
-        if type(root) is not torch.Tensor or root.is_cuda:
+        if type(root) is not torch.Tensor or devices.is_away(root):
             value = value_of(root, recipe.terms[0], [factor])
             reading = LossReading([bearer], recipe.terms, weighed, told=recipe.overtaken)
             message = self._message(root, value, reading, last=completes)
@@ -350,7 +350,7 @@ class WeighedBackward:
         weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
         parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
-        if like.device.type == "cpu":  # nothing is waited for
+        if not devices.is_away(like):  # nothing is waited for
             stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
             return float(value), float(sent), parts, reading.told, stamp, stamp * stamp
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -366,7 +366,7 @@ class WeighedBackward:
         """Backward has ended, and the message is there."""
         bearers, weighed = reading.bearers, reading.weighed
         message: Any = bearers[0].received()
-        if isinstance(message, torch.Tensor) and not message.is_cuda:
+        if isinstance(message, torch.Tensor) and not devices.is_away(message):
             message = numbers_of(message)
         here, parts = not isinstance(message, torch.Tensor), 0.0
         late: Factor = 1.0

@@ -114,12 +114,13 @@ class Differentiated:
         self, found: Sequence[Any], wanted: list[Any], value: Any
     ) -> tuple[tuple[Any, ...], torch.Tensor]:
         """In one call: which there are, the loss, and the gradients, each a mean over the ranks."""
-        some = torch.tensor([float(each is not None) for each in found])
+        device = wanted[0].device  # these travel together
+        some = torch.tensor([float(each is not None) for each in found], device=device)
         own = [
             torch.zeros_like(x) if each is None else each.to_dense()
             for each, x in zip(found, wanted, strict=True)
         ]
-        number = torch.as_tensor(value, dtype=torch.float64)
+        number = torch.as_tensor(value, dtype=torch.float64, device=device)
         there, told, *means = self._among.all_reduce([some, number, *own])
         pairs = zip(there.tolist(), means, strict=True)
         return tuple(mean if any_has else None for any_has, mean in pairs), told

@@ -14,6 +14,7 @@ from typing import Any, Literal, final
 
 import torch
 
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.graph import Reduction
 from dream.data.partition import Share
 
@@ -156,7 +157,7 @@ class Verdict:
             return False
         if self.count is None:
             return divided.counts is False
-        on_cpu = not (isinstance(divided.by, torch.Tensor) and divided.by.is_cuda)
+        on_cpu = not (isinstance(divided.by, torch.Tensor) and devices.is_away(divided.by))
         return on_cpu and float(divided.by) != self.value
 
 
@@ -202,7 +203,7 @@ def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:
 def _count_and_floor(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, float | None]:
     """Of two numbers whose greater one is taken: which is the count, and the floor. A floor is 1,
     or no whole number; None where that does not tell."""
-    if not _may_count(y) or x.is_cuda:
+    if not _may_count(y) or devices.is_away(x):
         return x, None
     one, other = float(x), float(y)
     if other == 1.0 or (other % 1.0 and not one % 1.0):

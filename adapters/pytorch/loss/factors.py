@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, NO_DIVISOR, Floor, Verdict
@@ -291,7 +292,7 @@ def _parts(term: Term) -> int:
 def _number(count: Factor | None) -> Factor:
     """A count as a number, where reading it waits for no device."""
     if isinstance(count, torch.Tensor):
-        return count if count.is_cuda else float(count)
+        return count if devices.is_away(count) else float(count)
     return 0.0 if count is None else float(count)
 
 

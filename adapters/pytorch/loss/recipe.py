@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import CALL_AT, COUNTS, TrainingCall, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
@@ -99,7 +100,7 @@ class Recipe:
         if getattr(node, SAVED_HOW, None) != self._reduced[1]:
             return False
         total = getattr(node, SAVED_TOTAL, None)
-        return total is not None and not total.is_cuda and number_of(total) == self._count
+        return total is not None and not devices.is_away(total) and number_of(total) == self._count
 
 
 def _way(node: Any, call: TrainingCall) -> list[_Step] | None:

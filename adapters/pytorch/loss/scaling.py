@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.loss.factors import Factor, Weighed
 from dream.adapters.pytorch.loss.terms import Term
@@ -131,7 +132,7 @@ def value_of(root: torch.Tensor, terms: list[Term], factors: list[Factor]) -> Fa
     data = [f for t, f in zip(terms, factors, strict=True) if t.kind != "once"]
     factor = data[0] if data else 1.0
     whole = to_whole(root.detach())
-    own: Any = whole.reshape(()) if whole.is_cuda else whole.item()
+    own: Any = whole.reshape(()) if devices.is_away(whole) else whole.item()
     if isinstance(factor, torch.Tensor):
         return torch.where(factor == 0, torch.zeros_like(own), own * factor)
     value: Factor = own * factor if factor else 0.0

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.evaluate import evaluate
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.model_description import model as canonical
@@ -71,7 +71,7 @@ class Mixed(Synchronous):
         assert isinstance(root, MixedModule)
 
         def step(*batch: Any) -> torch.Tensor:
-            inputs, target = split(batch)
+            inputs, target = split(devices.beside(model, batch))
             optimizer.zero_grad(set_to_none=True)
             count = root.samples(batch) if weight is None else count_of(weight(*batch))
             value = check_scalar(loss(root.call_counted(count, inputs, {}), target))

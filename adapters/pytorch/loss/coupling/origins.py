@@ -13,6 +13,7 @@ from typing import Any, final
 
 import torch
 
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 
@@ -119,8 +120,17 @@ def try_halves(
     with torch.no_grad(), suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # halves may be broadcast to what is whole
         args, given = tree_map(halve, (args, given))
+        away = [x for x in tensors_of((args, given)) if devices.is_away(x)]
+        if any(not x.is_floating_point() for x in away):
+            args, given = tree_map(_on_cpu, (args, given))
+            return [x.to(away[0].device) for x in tensors_of(func(*args, **given))]
         return tensors_of(func(*args, **given))
     return None
+
+
+def _on_cpu(x: Any) -> Any:
+    """A GPU ends the process that looks up a row beyond those that are there; a CPU raises."""
+    return x.cpu() if isinstance(x, torch.Tensor) else x
 
 
 def origin_of(x: torch.Tensor, half: torch.Tensor, n: int) -> OfRows | None:

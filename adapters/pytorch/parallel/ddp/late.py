@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dream._errors import Unsupported
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.calls import SIZE, Numbers
 from dream.adapters.pytorch.loss.reads import numbers_of
 from dream.collectives import Communicator
@@ -70,7 +71,7 @@ class LateReduction:
         self._average([told, *gradients])
         *numbers, heard = numbers_of(told)  # on a GPU this waits for it
         fitting.hear(heard)
-        return told[:-1] if told.is_cuda else numbers
+        return told[:-1] if devices.is_away(told) else numbers
 
     def _average(self, tensors: list[torch.Tensor]) -> None:
         """Small ones travel packed, large ones by themselves and where they lie."""

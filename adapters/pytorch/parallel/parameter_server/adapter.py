@@ -113,7 +113,7 @@ class ParameterServer(Asynchronous):
         def step(*batch: Any) -> torch.Tensor:
             """Return the mean loss of the batch: this worker's own, or in step with the others
             that of all."""
-            inputs, target = split(batch)
+            inputs, target = split(devices.beside(model, batch))
             worker.ready()
             optimizer.zero_grad(set_to_none=True)
             value = check_scalar(loss(model(*inputs), target))

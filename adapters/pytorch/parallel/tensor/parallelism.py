@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
@@ -54,6 +55,12 @@ class TensorParallel(Sharding):
     def subscribe(self, hooks: Hooks) -> None:
         super().subscribe(hooks)
         hooks.wrap("backward", refusing_inner_losses)
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        known = optimizer in self._guarded
+        super().adopt(optimizer)
+        if not (known or self.alone):
+            optimizer.register_step_pre_hook(_one_by_one)
 
     def make(
         self, module: nn.Module, registry: ModuleRegistry, inner: Forward | None
@@ -132,6 +139,14 @@ class TensorParallelModule(ShardedModule):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(_refuse_second_gradients)
         return output
+
+
+def _one_by_one(optimizer: Optimizer, *_: Any) -> None:
+    """Have groups of shards and of whole tensors stepped one by one: torch's forms that step all at
+    once, which are its default on a GPU, take no mixture."""
+    for group in optimizer.param_groups:
+        if len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
+            group.update({form: False for form in ("foreach", "fused") if form in group})
 
 
 def _refuse_second_gradients(_: torch.Tensor) -> None:

@@ -100,7 +100,9 @@ def steps_of(
             f"{candidate.mesh.model} ranks. Use 'sharded'."
         )
     optimizer = optimize(model.parameters())
-    once = step_of(root, _Passes(root, _marked(loss, mark)), optimizer, uncut(lambda _: 1.0), None)
+    once = step_of(
+        root.module, _Passes(root, _marked(loss, mark)), optimizer, uncut(lambda _: 1.0), None
+    )
     return RehearsedSteps(
         lambda: once(*batch), optimizer, [*model.parameters()], [*model.buffers()]
     )
