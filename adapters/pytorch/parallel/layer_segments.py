@@ -2,10 +2,14 @@
 
 Torch differentiates on the CPU in the one thread that calls backward. Here each segment has a
 graph of its own: a backward pass through the model calls theirs, on their devices' threads.
+
+Ranks that do so have their segments run one after the other, as one device would: what layers draw,
+and what BatchNorms of the ranks tell each other, has one order then.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -142,12 +146,18 @@ class _ForwardState:
 
 @final
 class SegmentRun:
-    """One pass of a model through its segments."""
+    """One pass of a model through its segments. in_order: one after the other."""
 
     def __init__(
-        self, model: nn.Module, graph: SegmentGraph, devices: Sequence[DeviceThread]
+        self,
+        model: nn.Module,
+        graph: SegmentGraph,
+        devices: Sequence[DeviceThread],
+        *,
+        in_order: bool,
     ) -> None:
         self._model, self._graph, self._devices = model, graph, devices
+        self._in_order = in_order
         self._spent = False
         self._ran = [_ForwardState() for _ in graph.segments]
         self._whose = {
@@ -159,9 +169,10 @@ class SegmentRun:
     def forward(self, inputs: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
         """Return the values of the graph's inputs, and of what its segments gave."""
         ends: dict[fx.Node, Future[None]] = {}
-        futures = []
+        futures: list[Future[None]] = []
         for segment, ran in zip(self._graph.segments, self._ran, strict=True):
             waits = [ends[node] for node in segment.takes if node in ends]
+            waits += futures[-1:] if self._in_order else []
             at = self._devices[segment.device]
             future = submit(
                 at.thread, at.device, self._run_forward, segment, ran, inputs, at.device, waits
@@ -186,7 +197,10 @@ class SegmentRun:
         for segment, ran in reversed([*zip(self._graph.segments, self._ran, strict=True)]):
             later = [end for end in ends if {*end[0].takes} & {*segment.gives}]
             at = self._devices[segment.device]
-            future = submit(at.thread, at.device, self._run_backward, segment, ran, given, later)
+            waits = [end[2] for end in (ends[-1:] if self._in_order else later)]
+            future = submit(
+                at.thread, at.device, self._run_backward, segment, ran, given, later, waits
+            )
             ends.append((segment, ran, future))
         results([future for *_, future in ends])
         return {node: self._gradients_of(node, {}, ends) for node in self._graph.inputs}
@@ -216,8 +230,9 @@ class SegmentRun:
         ran: _ForwardState,
         given: Mapping[fx.Node, list[torch.Tensor | None]],
         later: list[tuple[Segment, _ForwardState, Future[None]]],
+        waits: list[Future[None]],
     ) -> None:
-        for *_, future in later:
+        for future in waits:
             future.result()
         pairs = [
             (x, gradient.to(x.device))
@@ -230,8 +245,11 @@ class SegmentRun:
         ran.outputs = {}
         if pairs:
             outputs, gradients = zip(*pairs, strict=True)
+            run = inspect.unwrap(
+                torch.autograd.backward
+            )  # a part of a pass, and none of the loop's
             with torch.enable_grad():
-                torch.autograd.backward(outputs, gradients)
+                run(outputs, gradients)
 
     def _gradients_of(
         self,
@@ -279,9 +297,11 @@ def run_segments(
     graph: SegmentGraph,
     inputs: Mapping[fx.Node, Any],
     devices: Sequence[DeviceThread],
+    *,
+    in_order: bool = False,
 ) -> Any:
     """Return the model's output, which gradients flow back from as from any."""
-    run = SegmentRun(model, graph, devices)
+    run = SegmentRun(model, graph, devices, in_order=in_order)
     first = devices[0].device
     if not torch.is_grad_enabled():
         return graph.output(model, run.forward(inputs), first)

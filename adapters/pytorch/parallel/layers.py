@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 
@@ -12,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._adapter import Plan
 from dream._errors import ConfigurationError, unknown
+from dream._log import logger
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel.layer_segments import DeviceThread, SegmentGraph, run_segments
@@ -38,6 +40,8 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     traced_modules,
 )
 from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.randomness.calls import DROPS
+from dream.adapters.pytorch.randomness.current import same, state
 
 
 @final
@@ -45,40 +49,41 @@ class LayersOnDevices(OneProcess):
     """Each device runs its layers as soon as what they need is there, beside the others."""
 
     def _gather(self, plan: Plan) -> Team:
-        if not plan.cluster.alone:
-            raise ConfigurationError(
-                "split='layers' drives the devices of one process. Received: world size "
-                f"{plan.cluster.world_size}. Start it with `dream run -n 1`, or use "
-                "split='pipeline'."
-            )
+        data: Any = plan.options["data"]
         places: Any = plan.options["place"]
-        self._places = places
-        data, model = plan.options["data"], plan.options["model"]
-        assert data is None or isinstance(data, int)
-        assert model is None or isinstance(model, int)
-        if places is not None and model is None:
-            model = 1 + max((_index(places, name) for name in places), default=0)
+        model = devices_of_row(plan)
         here = devices.several(plan, fewest=(data or 1) * (model or 1))
-        self._mesh = Mesh.fit(len(here), data=data, model=model, spare="model")
-        return DeviceGrid(here, self._mesh, self._placement)
+        mesh = Mesh.fit(len(here), data=data, model=model, spare="model")
+        return DeviceGrid(here, mesh, partial(placed, places, mesh.model))
 
     def _settle(self, model: nn.Module) -> None:
         assert isinstance(self._team, DeviceGrid)
         self._team.settle(model)
 
-    def _placement(self, model: nn.Module) -> LayerPlacement:
-        if self._places is not None:
-            return _by_name(model, self._places, self._mesh.model)
-        if self._mesh.model == 1 or not any(model.children()):
-            return LayerPlacement(model, {}, frozenset())
-        stages = most_stages(model, self._mesh.model, parameter_costs(model))
-        sequence = LayerSequence(model, trace(model, likely_call(model), stages.opened))
-        starts = stages.positions(sequence)
-        places = {
-            layer.name: sum(start <= at for start in starts)
-            for at, layer in enumerate(sequence.layers)
-        }
-        return LayerPlacement(model, places, stages.opened)
+
+def devices_of_row(plan: Plan) -> int | None:
+    """Return how many devices a copy of the model is asked to lie on; None where nothing says."""
+    places: Any = plan.options["place"]
+    model: Any = plan.options["model"]
+    if places is not None and model is None:
+        return 1 + max((_index(places, name) for name in places), default=0)
+    asked: int | None = model
+    return asked
+
+
+def placed(places: Mapping[str, int] | None, devices: int, model: nn.Module) -> LayerPlacement:
+    """Place a model's layers: where the user puts them, or in order, evened out."""
+    if places is not None:
+        return _by_name(model, places, devices)
+    if devices == 1 or not any(model.children()):
+        return LayerPlacement(model, {}, frozenset())
+    stages = most_stages(model, devices, parameter_costs(model))
+    sequence = LayerSequence(model, trace(model, likely_call(model), stages.opened))
+    starts = stages.positions(sequence)
+    found = {
+        layer.name: sum(start <= at for start in starts) for at, layer in enumerate(sequence.layers)
+    }
+    return LayerPlacement(model, found, stages.opened)
 
 
 def _by_name(model: nn.Module, places: Mapping[str, int], devices: int) -> LayerPlacement:
@@ -130,6 +135,7 @@ class LayerPlacement:
     def __init__(self, model: nn.Module, places: Mapping[str, int], opened: frozenset[str]) -> None:
         self._model, self._places, self.opened = model, places, opened
         self._graphs: dict[object, SegmentGraph] = {}
+        self.draws = _Draws(model)
 
     def segments(self, call: ForwardCall) -> SegmentGraph:
         """Return the segments of a call, made on first use."""
@@ -146,11 +152,47 @@ class LayerPlacement:
         return next((self._places[layer] for layer in layers if layer in self._places), 0)
 
 
+_WATCHED = 2
+"""Training calls whose segments run one after the other, to see whether they draw."""
+
+
+@final
+class _Draws:
+    """Whether the layers of one model draw random numbers: branches would by whoever comes first.
+
+    any: they do, or may.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._name = type(model).__name__
+        self._drew = any(isinstance(part, DROPS) for part in model.modules())
+        self._left = _WATCHED
+
+    @property
+    def any(self) -> bool:
+        return self._drew or self._left > 0
+
+    @contextmanager
+    def watched(self, *, training: bool) -> Iterator[None]:
+        """See whether a call does."""
+        before, side_by_side = None if self._drew else state(), not self.any
+        yield
+        if before is None:
+            return
+        self._left -= training and self._left > 0
+        self._drew = not same(before, state())
+        if self._drew and side_by_side:
+            logger.info(
+                "a call of %s has random draws, which its first calls had not: in this one they "
+                "are not those of one device", self._name,
+            )  # fmt: skip
+
+
 @final
 class DeviceGrid(Team):
     """`data` rows of `model` devices each; every device has a thread of its own.
 
-    place: where the layers of a model lie.
+    place: where the layers of a model lie. in_order: a row's devices act one after the other.
     """
 
     def __init__(
@@ -158,13 +200,15 @@ class DeviceGrid(Team):
         devices: Sequence[torch.device],
         mesh: Mesh,
         place: Callable[[nn.Module], LayerPlacement],
+        *,
+        in_order: bool = False,
     ) -> None:
         self.size, self.first = mesh.data, devices[0]
         self._rows = [
             [DeviceThread(f"dream-device-{index}", devices[index]) for index in mesh.copy_of(first)]
             for first in range(0, mesh.size, mesh.model)
         ]
-        self._place = place
+        self._place, self._in_order = place, in_order
         self._placements: MutableMapping[nn.Module, LayerPlacement] = WeakIdKeyDictionary()
 
     def settle(self, model: nn.Module) -> LayerPlacement:
@@ -198,9 +242,13 @@ class DeviceGrid(Team):
         kwargs: dict[str, Any],
     ) -> Any:
         call = call_of(replica, args, kwargs)
-        graph = self.settle(module).segments(call)
+        placement = self.settle(module)
+        graph, draws = placement.segments(call), placement.draws
         inputs: dict[fx.Node, Any] = {node: call.tensors[str(node.target)] for node in graph.inputs}
-        output = run_segments(replica, graph, inputs, self._rows[index])
+        row = self._rows[index]
+        with draws.watched(training=module.training and torch.is_grad_enabled()):
+            in_order = self._in_order or draws.any
+            output = run_segments(replica, graph, inputs, row, in_order=in_order)
         home = next(iter(tree_leaves(call.tensors)), torch.zeros(())).device
         return tree_map(lambda x: x.to(home) if isinstance(x, torch.Tensor) else x, output)
 

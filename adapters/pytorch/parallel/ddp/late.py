@@ -89,20 +89,20 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.is_sparse:
         raise Unsupported(
-            "Sparse gradients are reduced while backward runs, which accumulate='auto' does not. "
-            f"Received: one of shape {tuple(parameter.shape)}. Say sparse=False, or give a number "
-            "of micro-batches."
+            "Sparse gradients are reduced while backward runs, which accumulate='auto' and "
+            "split='layers' do not. Received: one of shape "
+            f"{tuple(parameter.shape)}. Say sparse=False, or give a number of micro-batches."
         )
     return parameter.grad
 
 
 def _buckets(trained: Sequence[nn.Parameter], most: float) -> Iterator[list[nn.Parameter]]:
-    """Runs of parameters of so many bytes, or of one that has more."""
+    """Runs of parameters of so many bytes on one device, or of one that has more."""
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in trained:
         size += parameter.nbytes
-        if bucket and size > most:
+        if bucket and (size > most or parameter.device != bucket[0].device):
             yield bucket
             bucket, size = [], parameter.nbytes
         bucket.append(parameter)

@@ -154,7 +154,11 @@ class Synchronous(Parallelism):
 
 
 class Averaging(Synchronous):
-    """Gradients are averaged while backward runs, bucket by bucket."""
+    """Gradients are averaged while backward runs, bucket by bucket.
+
+    averages_after: once it has ended, since they come by passes within it."""
+
+    averages_after = False
 
     def __init__(self, plan: Plan) -> None:
         self._lent = BackwardLent()
@@ -187,7 +191,7 @@ class Averaging(Synchronous):
         self._once = one_copy.asked(self.plan, self.knobs, self.device, self.wire)
         if self._once is not None:
             self.keras_block = None
-        settings = DdpSettings(self._reducing, hook, riders, self._once)
+        settings = DdpSettings(self._reducing, hook, riders, self._once, after=self.averages_after)
         return partial(DdpModule, settings=settings, backward=self._backward)
 
     def _called(self) -> Callable[[], bool]:

@@ -43,12 +43,14 @@ def detaching(detach: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any],
 class DdpSettings:
     """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
     riders: what travels with each bucket that it reduces. once: what puts parameters in memory that
-    all ranks share, instead; None for replicas of their own."""
+    all ranks share, instead; None for replicas of their own. after: gradients are averaged once a
+    backward pass has ended."""
 
     options: Mapping[str, Any]
     hook: GradientHook | None
     riders: Riders | None = None
     once: OneCopyTraining | None = None
+    after: bool = False
 
     def wrap(self, runner: nn.Module, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
@@ -74,8 +76,9 @@ class DdpSettings:
         return self.options.get("accumulate") == AUTO
 
     def late(self, trained: Sequence[nn.Parameter], ranks: Communicator) -> LateReduction | None:
-        """What averages gradients in place of a DDP, where an update may be begun again."""
-        if not self.fits or ranks.world_size == 1:
+        """What averages gradients in place of a DDP, where that is to be done after backward, or an
+        update may be begun again."""
+        if not (self.fits or self.after) or ranks.world_size == 1:
             return None
         return LateReduction(trained, ranks, self.options["bucket_mb"])
 

@@ -243,14 +243,18 @@ _SPLITS: Mapping[object, str] = {
     "tensor": "dream.adapters.pytorch.parallel.tensor.parallelism:TensorParallel",
     "pipeline": "dream.adapters.pytorch.parallel.pipeline.parallelism:PipelineParallel",
     "layers": "dream.adapters.pytorch.parallel.layers:LayersOnDevices",
+    "layers of ranks": "dream.adapters.pytorch.parallel.layers_of_ranks:LayersOfRanks",
 }
 
 
 def model_parallel(plan: Plan) -> Parallelism:
     """Make `model_parallel` and `hybrid`, by how the model is split."""
-    if plan.options["split"] != "layers" and shards_nothing(plan):
+    split = plan.options["split"]
+    if split != "layers" and shards_nothing(plan):
         return Ddp(plan)
-    made: Parallelism = registry.load(_SPLITS[plan.options["split"]])(plan)
+    if split == "layers" and not plan.cluster.alone:
+        split = "layers of ranks"
+    made: Parallelism = registry.load(_SPLITS[split])(plan)
     return made
 
 

@@ -210,6 +210,8 @@ def overlap() -> Figures:
             model = Fork()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             step = made.train_step(model, F.cross_entropy, optimizer)
+            for _ in range(2):
+                model(x)  # these run in turn, and show that it draws nothing
             Meeting.notes = {}
             Meeting.both = {pass_: threading.Barrier(2) for pass_ in ("forward", "backward")}
             if way == "loop":
