@@ -37,6 +37,7 @@ from dream.adapters.pytorch.loss.calls import (
     as_tensor,
 )
 from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
+from dream.adapters.pytorch.loss.late_message import LateMessage
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
@@ -92,6 +93,7 @@ class WeighedBackward:
         self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._recipes: dict[str, Recipe | None] = {}
+        self._late = LateMessage()
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -179,6 +181,8 @@ class WeighedBackward:
             inputs: Any = None,
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
+            if self._calls and (heard := self._late.take()) is not None:
+                self._hear(heard, tensors if isinstance(tensors, torch.Tensor) else tensors[0])
             if given is None and inputs is None and not (retain_graph or create_graph):
                 known = self._known(tensors)
                 if known is not None:
@@ -350,17 +354,28 @@ class WeighedBackward:
         weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
         parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
-        if not devices.is_away(like):  # nothing is waited for
-            stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
-            return float(value), float(sent), parts, reading.told, stamp, stamp * stamp
+        stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
+        numbers = (value, sent, parts, reading.told, stamp, stamp * stamp)
+        if not devices.is_away(like):
+            return [float(each) for each in numbers]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         message = torch.zeros(SIZE, dtype=dtype, device=like.device)
-        for place, number in ((VALUE, value), (EXTRA, sent), (PARTS, parts)):
+        for place, number in enumerate(numbers):
             if isinstance(number, torch.Tensor):
                 message[place].copy_(number)
             elif number:  # filled by a kernel: an assignment would have the host wait for the GPU
                 message[place].fill_(number)
         return message
+
+    def _hear(self, message: Sequence[float], root: torch.Tensor) -> float:
+        """Be told what the ranks told each other. Returns how many parts their losses had."""
+        parts = self.reader.parts(message[PARTS], root)
+        if message[OVERTAKEN]:
+            self.reader.hear(message[OVERTAKEN])
+            self._recipes.clear()  # who reads again meets the others
+        if self.stamped is not None:
+            self.stamped.hear(message[STAMP], message[SQUARE])
+        return parts
 
     def _finish(self, roots: list[Any], reading: LossReading, keep: dict[str, Any]) -> None:
         """Backward has ended, and the message is there."""
@@ -371,12 +386,9 @@ class WeighedBackward:
         here, parts = not isinstance(message, torch.Tensor), 0.0
         late: Factor = 1.0
         if here:
-            parts = self.reader.parts(message[PARTS], roots[0])
-            if message[OVERTAKEN]:
-                self.reader.hear(message[OVERTAKEN])
-                self._recipes.clear()  # who reads again meets the others
-            if self.stamped is not None:
-                self.stamped.hear(message[STAMP], message[SQUARE])
+            parts = self._hear(message, roots[0])
+        elif self._among.world_size > 1:
+            self._late.keep(message)
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:

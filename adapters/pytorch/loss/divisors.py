@@ -157,8 +157,9 @@ class Verdict:
             return False
         if self.count is None:
             return divided.counts is False
-        on_cpu = not (isinstance(divided.by, torch.Tensor) and devices.is_away(divided.by))
-        return on_cpu and float(divided.by) != self.value
+        if isinstance(divided.by, torch.Tensor) and not self.of_tensor:
+            return True
+        return float(divided.by) != self.value
 
 
 def divided_by_numbers(

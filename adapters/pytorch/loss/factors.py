@@ -95,13 +95,14 @@ class Factors:
         weighed.overtaken = overtaken
         return weighed
 
-    def look_again(self) -> None:
+    def look_again(self) -> bool:
         """On every rank: some rank's divisor is not what was found. At the next backward the ranks
-        compare theirs again."""
+        compare theirs again, unless they have done so too often; return whether they do."""
         self._again += 1
         if self._again <= _AGAIN:
             self._agreed.clear()
             self._first = self.asks = True
+        return self.asks
 
     def _weighed(
         self, listed: list[Term], counted: list[Term], each: float, *, fresh: bool, cut: bool

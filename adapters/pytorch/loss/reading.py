@@ -18,6 +18,13 @@ from dream.adapters.pytorch.loss.scaling import agree
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.collectives import Communicator
 
+_CHANGES = (
+    "A loss is a sum, divided by a number of Python's that is now alike on all ranks, as a "
+    "constant, and now not, as a count: it counts as a constant. "
+)
+_DIVIDE = (
+    "Divide by a tensor, as mask.sum() without its item(), or say strategy.weigh(loss, count)."
+)
 _ASKS = 2.0**-16
 """What is told beside 1 for a divisor that was overtaken."""
 
@@ -81,8 +88,9 @@ class Reader:
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""
         overtaken, asks = divmod(round(told * self._among.world_size / _ASKS), round(1 / _ASKS))
-        if overtaken:
-            self._factors.look_again()
+        if overtaken and not self._factors.look_again() and _CHANGES not in self.said:
+            self.said.add(_CHANGES)
+            _tell(_CHANGES, _DIVIDE, strict=self._strict)
         if asks:
             self._looks.again()
 

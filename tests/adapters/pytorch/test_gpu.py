@@ -1,0 +1,76 @@
+"""On GPUs. What a machine without one can tell is told as if tensors lay on one; the rest is run
+where there is one, two ranks sharing it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch_gpu
+
+import dream
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+WAYS: dict[str, tuple[str, bool, bool, dict[str, Any]]] = {
+    "mirrored": ("mirrored", False, True, {}),
+    "mirrored, train_step": ("mirrored", True, True, {}),
+    "sharded": ("sharded", True, True, {}),
+    "sharded, zero=1": ("sharded", True, True, {"zero": 1}),
+    "sharded, cpu_offload": ("sharded", True, True, {"cpu_offload": True}),
+    "tensor": ("model_parallel", True, False, {"split": "tensor"}),
+    "pipeline": ("model_parallel", True, False, {"split": "pipeline"}),
+}
+
+
+def launched(function: Any, *given: Any, ranks: int = 2) -> list[Any]:
+    return dream.launch(function, *given, n=ranks, framework="torch", timeout=240)
+
+
+@cache
+def plain() -> dict[str, Any]:
+    return dict(launched(torch_gpu.losses, ranks=1)[0])
+
+
+def test_losses_are_weighed_where_reading_them_would_wait() -> None:
+    for rank in launched(torch_gpu.as_if_away):
+        assert rank.pop("default device") == ["meta"] * 4  # was ignored, by what dream stands for
+        for name, found in rank.items():
+            if name != "looked up":  # in an order that each rank has of its own rows: it is said
+                assert found == pytest.approx(plain()[name], rel=0, abs=2e-5), name
+
+
+def test_a_count_beside_a_loss_leaves_its_dtype() -> None:
+    assert torch_gpu.wide_count() == "torch.float32"
+
+
+def test_split_layers_are_stepped_whatever_torchs_default_is() -> None:
+    (expected,) = launched(torch_gpu.at_once, ranks=1)
+    for found in launched(torch_gpu.tensor_at_once):
+        assert found == pytest.approx(expected, rel=0, abs=2e-5)
+
+
+@pytest.mark.parametrize("copies", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_ranks_of_one_gpu_go_through_the_cpu(copies: bool) -> None:
+    for rank, found in enumerate(launched(torch_gpu.through_the_cpu, copies)):
+        assert found["sum"] == [3.0] * 3
+        assert found["objects"] == [{"rank": 0}, {"rank": 1}]
+        assert found["received"] == [1.0 - rank] * 3
+        assert found["moved"] == [2.0 * rank, 2 * rank + 1, 2 * rank + 10, 2 * rank + 11]
+        assert max(found["sharded"], found["ddp"], found["cut"]) <= 1e-6
+
+
+@on_a_gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_two_ranks_of_a_gpu_train_as_one(way: str) -> None:
+    norm = WAYS[way][2]
+    (expected,) = launched(torch_gpu.on_the_gpu, "", False, norm, {}, ranks=1)
+    for found in launched(torch_gpu.on_the_gpu, *WAYS[way]):
+        assert found == pytest.approx(expected, rel=0, abs=2e-5)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("by_step", [True, False])
+def test_a_step_never_waits_for_the_gpu(by_step: bool) -> None:
+    assert launched(torch_gpu.waits, by_step, ranks=1) == [[]]
