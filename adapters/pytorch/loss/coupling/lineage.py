@@ -87,7 +87,7 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self._wanted = wanted
         self.alike: WholeRows | None = None
-        self._entered = self._follows = self._awake = False
+        self._entered = self._follows = self._awake = self.outside = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
@@ -162,6 +162,12 @@ class Lineage(TorchFunctionMode):
         if self._entered and private.innermost_mode() is self:
             self._entered = False
             self.__exit__(None, None, None)
+
+    def ended(self) -> None:
+        """A pass over batches ends. After the block, whose loaders may be used on, nothing else
+        would end the mode."""
+        if self.outside:
+            self.rest()
 
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
