@@ -201,10 +201,10 @@ class Lineage(TorchFunctionMode):
             return made
         inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
-        origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
-        of_rows = bool(origins) or self._kept.has(leaves)
         if name in _LEFT_OUT or (name != "detach" and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
+        origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
+        of_rows = bool(origins) or self._kept.has(leaves)
         if of_rows and not inside and leaves and self._origin(leaves[0]) is None:
             self._kept.tell_written(name, leaves[0])
         if not origins:
