@@ -41,9 +41,8 @@ def wait_for_end_of(pid):
 DREAM = (sys.executable, "-m", "dream")
 
 
-ON_TORCH: dict[str, Any] = {"framework": "torch", "env": {IMPORTS: "torch"}, "timeout": 300}
-"""For `dream.launch`: ranks are forked from the parent that those of scripts have. Else theirs
-imports Keras too, whose backend `framework="torch"` says."""
+ON_TORCH: dict[str, Any] = {"framework": "torch", "timeout": 300}
+"""For `dream.launch`."""
 
 
 def keras_on(backend: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from launch_scripts import ON_TORCH, keras_on
+from launch_scripts import keras_on
 
 import dream
 
@@ -72,7 +72,7 @@ test_checkpoint_same."""
 
 def run(cell: Cell, name: str, *args: Any) -> list[Any]:
     given = ",".join(f"{key}={value}" for key, value in cell.options)
-    env = keras_on(cell.backend) if cell.api == "keras" else ON_TORCH["env"]
+    env = keras_on(cell.backend) if cell.api == "keras" else {}
     found: list[Any] = dream.launch(
         by_name, cell.api, name, (cell.word, dict(cell.options), *args), n=cell.ranks,
         framework=cell.backend, strategy=f"{cell.word}:{given}" if given else cell.word,

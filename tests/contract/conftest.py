@@ -40,15 +40,16 @@ def run_cell(
 def _asked_for(items: list[pytest.Item]) -> dict[Cell, frozenset[str]]:
     """The cells of the collected tests, each kind's oracle first, with the cases that they are
     asked for. A test's parameters say its cell or its kind, and its case; or "right", where the
-    oracle's is another. A module names in ALSO those that no parameter of its tests has."""
+    oracle's is another. A module names in ALSO those of the oracle that no parameter of its tests
+    has."""
     found: dict[Cell, set[str]] = {}
     for item in items:
         also = getattr(item.module, "ALSO", ())
         params = item.callspec.params if hasattr(item, "callspec") else {}
         cell = params.get("job")
         if isinstance(cell, Cell):
-            for each in (oracle(cell.kind), cell):
-                found.setdefault(each, set()).update({params["case"], *also})
+            found.setdefault(oracle(cell.kind), set()).update({params["case"], *also})
+            found.setdefault(cell, set()).add(params["case"])
         elif "kind" in params and (name := params.get("right") or params.get("case")):
             found.setdefault(oracle(params["kind"]), set()).update({name, *also})
         elif "case" in params and "oracle" in item.fixturenames:

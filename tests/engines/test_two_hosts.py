@@ -1,4 +1,4 @@
-"""Every engine's ranks on two hosts of two train the digits as one device does, in torch and in
+"""Every engine's ranks on two hosts of two train the same model as one device does, in torch and in
 Keras on TensorFlow."""
 
 from __future__ import annotations

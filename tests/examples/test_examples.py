@@ -17,6 +17,7 @@ KERAS = pytest.param("digits_keras.py", "tensorflow", marks=pytest.mark.slow)
 AGAIN = pytest.mark.exhaustive
 KERAS_TORCH = pytest.param("digits_keras.py", "torch", marks=AGAIN)
 SPLIT = ("test accuracy", "this rank holds")
+DIGITS = "sklearn.datasets,sklearn.model_selection"
 RUN = ["-c", "from dream.cli import main; main()", "run", "-n", "2"]
 
 
@@ -33,7 +34,7 @@ def output(backend, *line):
     script = next(word for word in line if word.endswith(".py"))
     imports = imported(Path(script).read_text())
     if line[0] == script:
-        done = alone(line, imports or "torch", env)
+        done = alone(line, imports or f"torch,{DIGITS}", env)
     else:
         env |= {IMPORTS: imports} if imports else {}
         done = subprocess.run(
@@ -46,12 +47,12 @@ def output(backend, *line):
 
 
 def imported(script):
-    """What the ranks of a script import: one name for all scripts of a framework, so that all
+    """What the ranks of a script import: the same for all scripts of a framework, so that all
     have one parent. Empty where the script itself must tell."""
     if re.search(r"^import torch", script, re.MULTILINE):
-        return "torch"
+        return f"torch,{DIGITS}"
     on_tensorflow = re.search(r"^import keras", script, re.MULTILINE)
-    return "tensorflow,keras" if on_tensorflow else ""
+    return f"tensorflow,keras,{DIGITS}" if on_tensorflow else ""
 
 
 @pytest.mark.parametrize(("script", "backend"), [TORCH, KERAS, KERAS_TORCH])

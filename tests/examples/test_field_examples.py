@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from launch_scripts import alone
+from test_examples import DIGITS
+
+from dream.launch.forks.foresight import IMPORTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 AGAIN = pytest.mark.exhaustive
@@ -19,7 +22,8 @@ NOISE = re.compile(r"WARNING: All log messages before absl|[IWE]0000 |Traceback|
 
 def output(script: str, *given: str, ranks: bool = False, backend: str = "tensorflow") -> str:
     """Return what an example prints on rank 0, without what frameworks write beside it."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": backend}
+    imports = f"{'torch' if 'torch' in script else 'tensorflow,keras'},{DIGITS}"
+    env = os.environ | {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": backend, IMPORTS: imports}
     line = [*(RUN if ranks else []), str(EXAMPLES / script), *given]
     if ranks:
         line = [sys.executable, *line]
@@ -27,7 +31,7 @@ def output(script: str, *given: str, ranks: bool = False, backend: str = "tensor
             line, capture_output=True, text=True, timeout=900, env=env, check=False
         )
     else:
-        done = alone(line, "torch" if "torch" in script else "tensorflow,keras", env)
+        done = alone(line, imports, env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not NOISE.search(done.stdout), done.stdout
     return done.stdout

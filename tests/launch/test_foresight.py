@@ -78,6 +78,8 @@ def test_what_is_asked_for_counts_for_more_than_lines(tmp_path: Path) -> None:
     assert "torch" in foresee(command, {"DREAM_FRAMEWORK": "torch"}).modules
     both = {"DREAM_FRAMEWORK": "torch", "KERAS_BACKEND": "torch"}
     assert {"torch", "keras"} <= {*foresee(command, both).modules}
+    of_torch = written(tmp_path, {"train.py": "import torch"})
+    assert "keras" not in foresee(of_torch, both).modules
     assert foresee(command, {IMPORTS: "rich"}).modules == ("numpy", "dream", "rich")
 
 

@@ -35,6 +35,9 @@ class Following(Protocol):
     def wake(self, share: Share) -> None:
         """The loop has drawn rows of a new shape that are no share."""
 
+    def ended(self) -> None:
+        """A pass over batches ends."""
+
 
 @final
 class PassReading:
@@ -88,6 +91,7 @@ class Shares:
         self.dealt = 0
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
+        self._passed: Callable[[], None] | None = None
         self.alike = WholeRows()
         self._readings: dict[int, PassReading] = {}
         self._whole = False
@@ -104,7 +108,7 @@ class Shares:
 
     def follow_by(self, lineage: Following) -> None:
         """Have what is made of batches be followed, and what is made of rows that are no share."""
-        self.follow, lineage.alike = lineage.begin, self.alike
+        self.follow, self._passed, lineage.alike = lineage.begin, lineage.ended, self.alike
         self.alike.woken = lineage.wake
 
     def explain(self, error: BaseException | None) -> None:
@@ -158,6 +162,8 @@ class Shares:
         reading = self._readings.get(id(source))
         if reading is not None and not reading.ended:
             reading.yields(None)
+            if self._passed is not None:
+                self._passed()
 
     def weight(self, inputs: Iterable[object]) -> float:
         """Weigh this rank's gradient: by that of the first marked input, else that of the

@@ -19,7 +19,13 @@ from dream.adapters.pytorch.data.loader import LoaderSharder, dealt_of, left_alo
 from dream.adapters.pytorch.module import Pending
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism
-from dream.adapters.pytorch.private import gradient_hooks, has_tables, is_compiled, recomputing
+from dream.adapters.pytorch.private import (
+    functions_unseen,
+    gradient_hooks,
+    has_tables,
+    is_compiled,
+    recomputing,
+)
 
 _DIVIDED = (
     "Under {!r} a model is divided as it is made, and this one was made before the block | Make it "
@@ -139,16 +145,17 @@ def _alive() -> tuple[list[nn.Module], list[Optimizer], list[DataLoader[Any]], l
     modules: list[nn.Module] = []
     optimizers: list[Optimizer] = []
     loaders: list[DataLoader[Any]] = []
-    hooked: list[torch.Tensor] = []
     objects = gc.get_objects()
     sought = {kind for kind in set(map(type, objects)) if issubclass(kind, _SOUGHT)}
-    for item in [item for item in objects if type(item) in sought]:
+    found = [item for item in objects if type(item) in sought]
+    with functions_unseen():
+        hooked = [x for x in found if issubclass(type(x), torch.Tensor) and gradient_hooks(x)]
+    for item in found:
         kind = type(item)
         if issubclass(kind, DataLoader):
             loaders.append(item)
         elif issubclass(kind, torch.Tensor):
-            if gradient_hooks(item):
-                hooked.append(item)
+            continue
         elif not has_tables(item):
             continue  # it is on its way to be made, never was, or wraps one that is
         elif issubclass(kind, Optimizer):

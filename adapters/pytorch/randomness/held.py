@@ -19,13 +19,14 @@ _MOST = 4096
 """Objects that are looked at; a dataset may be a list of a million samples."""
 _FEW = 64
 _NUMPY = (np.random.Generator, np.random.RandomState)
-_LIBRARIES = {__name__.partition(".")[0], "torch"}
+_DREAM = __name__.partition(".")[0]
 _KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
 _NO_OWNERS = (torch.Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, *_KINDS)
 
 
-def held_by(*owners: Any) -> list[Any]:
-    """Find the generators that these have."""
+def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
+    """Find the generators that these have. by_dream: also where an object of dream's, which may
+    wrap one of the script's, stands between."""
     found: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     left = [*owners]
@@ -35,7 +36,7 @@ def held_by(*owners: Any) -> list[Any]:
             found[id(item)] = item
         if id(item) not in seen and not isinstance(item, _NO_OWNERS):
             seen[id(item)] = item
-            left += _within(item)
+            left += _within(item) if by_dream or _home(type(item).__module__) != _DREAM else []
     return [*found.values()]
 
 
@@ -43,9 +44,18 @@ def script_frames() -> Iterator[FrameType]:
     """Those of functions and modules that are neither dream's nor torch's, innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        if not _is_of_a_library(frame.f_globals):
             yield frame
         frame = frame.f_back
+
+
+def _is_of_a_library(names: Mapping[str, Any]) -> bool:
+    """Whether a module is dream's or torch's. names: its globals."""
+    return _home(names.get("__name__")) in (_DREAM, "torch")
+
+
+def _home(module: object) -> str:
+    return str(module).partition(".")[0]
 
 
 def named_by_the_script() -> Iterator[tuple[str, Any]]:
@@ -64,7 +74,7 @@ def of_the_loop() -> list[Any]:
     named = [each for _, each in named_by_the_script()]
     variables = (x for frame in script_frames() for x in _variables(frame))
     models = {id(x): x for x in variables if isinstance(x, torch.nn.Module)}
-    found = [*named, *held_by(*models.values())]
+    found = [*named, *held_by(*models.values(), by_dream=False)]
     return [*{id(each): each for each in found if isinstance(each, _NUMPY)}.values()]
 
 
@@ -134,13 +144,17 @@ def _within(item: Any) -> list[Any]:
 
 
 def _of_function(function: FunctionType) -> list[Any]:
-    """Its closure, its defaults, and what of its module it names that is a generator."""
+    """Its closure, its defaults, and what of its module it names that is a generator; none of which
+    a library's functions have."""
     cells = []
     for cell in function.__closure__ or ():
         try:
             cells.append(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
-    names = (function.__globals__.get(name) for name in function.__code__.co_names)
-    around = [each for each in names if isinstance(each, (*_KINDS, FunctionType))]
-    return [*cells, *(function.__defaults__ or ()), *around]
+    around = function.__globals__
+    if _is_of_a_library(around):
+        return cells
+    names = (around.get(name) for name in function.__code__.co_names)
+    kinds = (*_KINDS, FunctionType)
+    return [*cells, *(function.__defaults__ or ()), *(x for x in names if isinstance(x, kinds))]

@@ -59,9 +59,10 @@ def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
     names = found.frameworks()
     if command[1:2] == ["function"]:  # which is pickled by the names of what is imported here
         names = [name for name in _MODULES if name in sys.modules]
-    if environ.get(FRAMEWORK):
-        backend = environ.get("KERAS_BACKEND") == environ[FRAMEWORK]
-        names = [environ[FRAMEWORK], *["keras"] * backend]
+    if framework := environ.get(FRAMEWORK):
+        keras = framework == "tensorflow" or "keras" in {*names, *found.names, *found.inside}
+        backend = environ.get("KERAS_BACKEND") == framework
+        names = [framework, *["keras"] * (keras and backend)]
     trains = bool(environ.get(STRATEGY) or environ.get(FRAMEWORK))
     trains = trains or "dream" in found.names | found.inside
     modules = _modules(names, trains=trains or command[1:2] == ["function"])

@@ -74,10 +74,13 @@ class KeptRows:
     ) -> list[torch.Tensor]:
         """Note what is new, and what is of this batch's rows. Returns what joins rows that earlier
         batches have left, which are a rank's own."""
-        joined = []
+        joined: list[torch.Tensor] = []
+        outs = tensors_of(made)
+        if not outs or any(map(_wraps, (*leaves, *outs))):
+            return joined
         with suppress(Exception):  # a script never fails of being looked at
             kept = {x.untyped_storage().data_ptr() for x in leaves if x not in self._new}
-            for x in tensors_of(made):
+            for x in outs:
                 if of_rows:
                     self._made.add(x)
                 if x.untyped_storage().data_ptr() not in kept:
@@ -96,3 +99,8 @@ class KeptRows:
         if (trained or name in _WRITES) and where not in self._told:
             self._told.add(where)
             logger.info(_WRITTEN, where, name)
+
+
+def _wraps(x: torch.Tensor) -> bool:
+    """Whether it is of others, as a DTensor, and has no memory of its own."""
+    return hasattr(type(x), "__tensor_flatten__")

@@ -87,7 +87,7 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self._wanted = wanted
         self.alike: WholeRows | None = None
-        self._entered = self._follows = self._awake = False
+        self._entered = self._follows = self._awake = self.outside = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
@@ -163,6 +163,12 @@ class Lineage(TorchFunctionMode):
             self._entered = False
             self.__exit__(None, None, None)
 
+    def ended(self) -> None:
+        """A pass over batches ends. After the block, whose loaders may be used on, nothing else
+        would end the mode."""
+        if self.outside:
+            self.rest()
+
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
         held = ((each(), origin) for each, origin in self._origins.values())
@@ -195,10 +201,10 @@ class Lineage(TorchFunctionMode):
             return made
         inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
-        origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
-        of_rows = bool(origins) or self._kept.has(leaves)
         if name in _LEFT_OUT or (name != "detach" and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
+        origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
+        of_rows = bool(origins) or self._kept.has(leaves)
         if of_rows and not inside and leaves and self._origin(leaves[0]) is None:
             self._kept.tell_written(name, leaves[0])
         if not origins:

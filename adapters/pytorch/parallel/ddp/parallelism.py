@@ -227,9 +227,11 @@ class Averaging(Synchronous):
 
     def opened(self) -> None:
         self._backward.installed = self.distributes
+        self._backward.lineage.outside = False
 
     def closed(self) -> None:
         self._backward.installed = False
+        self._backward.lineage.outside = True
         self._backward.lineage.rest()
         if self._once is not None:
             self._once.let_go()

@@ -158,11 +158,13 @@ class Sharding(Parallelism):
 
     def opened(self) -> None:
         self.backward.installed = not self.alone
+        self.backward.lineage.outside = False
         if not self.alone:
             self._dtensors.put()
 
     def closed(self) -> None:
         self.backward.installed = False
+        self.backward.lineage.outside = True
         self.backward.lineage.rest()
         self._dtensors.take_back()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from beside_plain import hold, in_cells
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
@@ -85,7 +85,7 @@ def learned(step: Step, *, drops: bool) -> float:
     norm = nn.Dropout(0.3) if drops else nn.BatchNorm1d(8)
     critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
-    for _ in range(6):
+    for _ in range(2):
         for (x,) in DataLoader(TensorDataset(torch.randn(22, 8)), batch_size=8, shuffle=True):
             optimizer.zero_grad()
             step(net, critic, x / 2).backward()
@@ -94,20 +94,9 @@ def learned(step: Step, *, drops: bool) -> float:
     return float(sum(x.double().abs().sum() for x in states) + torch.rand(()))
 
 
-@cache
-def plain() -> dict[str, float]:
-    (found,) = dream.launch(trained, "", n=1, framework="torch", timeout=120)
-    return dict(found)
-
-
-@pytest.mark.parametrize(
-    ("word", "ranks"),
-    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
-)
+@in_cells
 def test_rows_alike_count_once(word: str, ranks: int) -> None:
-    for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
-        for name, expected in plain().items():
-            assert each[name] == pytest.approx(expected, rel=0, abs=5e-6), name
+    hold(trained, word, ranks=ranks, within=5e-6)
 
 
 def in_micro_batches() -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from beside_plain import hold, in_cells
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -93,24 +93,8 @@ def learned(way: Callable[..., torch.Tensor], energy: Energy, given: str) -> flo
     return float(sum(p.detach().double().abs().sum() for p in net.parameters()))
 
 
-@cache
-def plain() -> dict[str, float]:
-    (found,) = dream.launch(trained, "", n=1, framework="torch", timeout=120)
-    return dict(found)
-
-
-CELLS = [
-    ("mirrored", 2),
-    pytest.param("mirrored", 3, marks=pytest.mark.exhaustive),
-    ("sharded", 2),
-]
-
-
-@pytest.mark.parametrize(("word", "ranks"), CELLS)
+@in_cells
 def test_rows_move_by_their_own_gradients(word: str, ranks: int) -> None:
     """`sharded` tells that a sum through a model which it has not split counts as a mean."""
-    found = dream.launch(trained, word, n=ranks, framework="torch", timeout=240)
-    told = [name for name in plain() if word == "sharded" and name.endswith("summed given")]
-    for each in found:
-        for name in plain().keys() - told:
-            assert each[name] == pytest.approx(plain()[name], rel=0, abs=2e-6), name
+    but = "summed given" if word == "sharded" else "none"
+    hold(trained, word, ranks=ranks, within=2e-6, but=but)

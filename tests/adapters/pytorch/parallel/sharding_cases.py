@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
+from dream.adapters.pytorch.private import innermost_mode
 
 Figures = dict[str, Any]
 
@@ -440,6 +441,7 @@ def weighed_penalties(_: int) -> Figures:
         for batch in batches:  # after the block
             step(*batch)
         found["apart"][f"{name}{options}"] = apart(made.full_state(model), _state(plain))
+    found["looks on"] = innermost_mode() is not None
     return found
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 Figures = dict[str, Any]
-SAMPLES, BATCH, EPOCHS = 33, 8, 2  # the last batch is of one sample
+SAMPLES, BATCH, EPOCHS = 17, 8, 2  # the last batch is of one sample
 
 
 class Vae(nn.Module):
@@ -142,7 +142,7 @@ def two_loaders(model: nn.Module, optimizer: Any) -> list[float]:
     """Labelled and other samples side by side; one backward."""
     told = []
     first = DataLoader(classed(), batch_size=BATCH)
-    second = DataLoader(TensorDataset(*(t[:23] for t in classed().tensors)), batch_size=5)
+    second = DataLoader(TensorDataset(*(t[:11] for t in classed().tensors)), batch_size=5)
     for (x, y), (other, _) in zip(first, second, strict=False):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y) + 0.1 * model(other).square().mean()

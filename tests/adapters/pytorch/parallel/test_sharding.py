@@ -86,6 +86,7 @@ def test_a_penalty_counts_once_where_a_loss_is_weighed() -> None:
         for what, said in rank["weighed_penalties"]["weighed"].items():
             assert said.startswith("Unsupported: A loss that is weighed"), (what, said)
             assert "Weigh the loss first" in said
+        assert not rank["weighed_penalties"]["looks on"]  # once the loop after the block has ended
 
 
 REFUSALS = {

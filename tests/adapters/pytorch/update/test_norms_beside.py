@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from functools import cache
 
 import pytest
 import torch
+from beside_plain import hold, in_cells
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,7 +37,7 @@ def learned(kind: str) -> list[float]:
         teacher = torch.compile(teacher)  # type: ignore[assignment]
     optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
     data = TensorDataset(torch.randn(22, 6), torch.randint(0, 3, (22,)))
-    for _ in range(4):
+    for _ in range(2):
         for x, y in DataLoader(data, batch_size=8, shuffle=True):
             with nullcontext() if kind == "frozen" else torch.no_grad():
                 goal = teacher(x + 0.1 * torch.randn(len(x), 6)).softmax(1)
@@ -52,26 +52,11 @@ def learned(kind: str) -> list[float]:
     return [*sums, float(torch.rand(()))]
 
 
-@cache
-def plain() -> dict[str, list[float]]:
-    (found,) = dream.launch(trained, "", n=1, framework="torch", timeout=120)
-    return dict(found)
-
-
-@pytest.mark.parametrize(
-    ("word", "ranks"),
-    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
-)
+@in_cells
 def test_teachers_normalise_by_the_global_batch(word: str, ranks: int) -> None:
-    for each in dream.launch(trained, word, n=ranks, framework="torch", timeout=240):
-        for kind, expected in plain().items():
-            assert each[kind] == pytest.approx(expected, rel=0, abs=2e-5), kind
+    hold(trained, word, ranks=ranks, within=2e-5)
 
 
 @pytest.mark.exhaustive
 def test_a_compiled_teacher_does_too() -> None:
-    (expected,) = dream.launch(trained, "", ("compiled",), n=1, framework="torch", timeout=200)
-    for each in dream.launch(
-        trained, "mirrored", ("compiled",), n=2, framework="torch", timeout=200
-    ):
-        assert each["compiled"] == pytest.approx(expected["compiled"], rel=0, abs=2e-5)
+    hold(trained, "mirrored", ("compiled",), ranks=2, within=2e-5)

@@ -1,0 +1,34 @@
+"""Loops of torch in a block, held to what they learn without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+import dream
+
+Trained = Callable[..., Mapping[str, Any]]
+"""Of a strategy's word, "" for none, and what else it takes: figures, by name."""
+in_cells = pytest.mark.parametrize(
+    ("word", "ranks"),
+    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
+)
+
+
+@cache
+def plain(trained: Trained, *args: Any) -> Mapping[str, Any]:
+    (found,) = dream.launch(trained, "", *args, n=1, framework="torch", timeout=300)
+    return dict(found)
+
+
+def hold(
+    trained: Trained, word: str, *args: Any, ranks: int, within: float, but: str = "none"
+) -> None:
+    """Every rank has the plain loop's figures. but: the end of names that have others."""
+    for each in dream.launch(trained, word, *args, n=ranks, framework="torch", timeout=300):
+        for name, expected in plain(trained, *args).items():
+            if not name.endswith(but):
+                assert each[name] == pytest.approx(expected, rel=0, abs=within), name
