@@ -256,17 +256,17 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
     widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
               if x is not None and len(x.shape) > 1]  # fmt: skip
     batch = made_up(like, max([2, *widths]))
-    kinds = _kinds_for(function, batch)
+    kinds = _kinds_for(function, batch, "unknown")
     if kinds is None:
         return [failing]
-    at_extremes = _kinds_for(function, uneven(batch)) or [None] * len(kinds)
+    at_extremes = _kinds_for(function, uneven(batch), None) or [None] * len(kinds)
     pairs = zip(kinds, at_extremes, strict=True)
     return [failing if a is None else a if b in (a, None) else "unknown" for a, b in pairs]
 
 
-def _kinds_for(function: Any, batch: Any) -> list[Kind | None] | None:
-    """Tell by one batch; None of what is drawn at random, or no number, and where the function
-    does not take such a batch."""
+def _kinds_for(function: Any, batch: Any, infinite: Kind | None) -> list[Kind | None] | None:
+    """Tell by one batch; None of what is drawn at random, and where the function does not take
+    such a batch. infinite: what it is of what is no number."""
 
     def values(rows: slice) -> list[float]:
         part = tree.map_structure(
@@ -279,12 +279,14 @@ def _kinds_for(function: Any, batch: Any) -> list[Kind | None] | None:
         cuts = [(n, values(slice(0, n)), values(slice(n, None))) for n in _CUTS]
     except Exception:
         return None  # made-up values may be none that it takes
-    if whole != again:
+    if not np.array_equal(whole, again, equal_nan=True):
         return [None] * len(whole)
+    parts = [[(n, a[place], b[place]) for n, a, b in cuts] for place in range(len(whole))]
     return [
-        _kind(value, [(n, a[place], b[place]) for n, a, b in cuts])
-        for place, value in enumerate(whole)
-    ]
+        _kind(value, each) if np.isfinite([value, *(x for cut in each for x in cut)]).all()
+        else infinite
+        for value, each in zip(whole, parts, strict=True)
+    ]  # fmt: skip
 
 
 def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:
