@@ -256,6 +256,17 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
     widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
               if x is not None and len(x.shape) > 1]  # fmt: skip
     batch = made_up(like, max([2, *widths]))
+    kinds = _kinds_for(function, batch, "unknown")
+    if kinds is None:
+        return [failing]
+    at_extremes = _kinds_for(function, uneven(batch), None) or [None] * len(kinds)
+    pairs = zip(kinds, at_extremes, strict=True)
+    return [failing if a is None else a if b in (a, None) else "unknown" for a, b in pairs]
+
+
+def _kinds_for(function: Any, batch: Any, infinite: Kind | None) -> list[Kind | None] | None:
+    """Tell by one batch; None of what is drawn at random, and where the function does not take
+    such a batch. infinite: what it is of what is no number."""
 
     def values(rows: slice) -> list[float]:
         part = tree.map_structure(
@@ -267,13 +278,15 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
         whole, again = values(slice(None)), values(slice(None))
         cuts = [(n, values(slice(0, n)), values(slice(n, None))) for n in _CUTS]
     except Exception:
-        return [failing]  # made-up values may be none that it takes
-    if whole != again:
-        return [failing] * len(whole)  # it draws at random
+        return None  # made-up values may be none that it takes
+    if not np.array_equal(whole, again, equal_nan=True):
+        return [None] * len(whole)
+    parts = [[(n, a[place], b[place]) for n, a, b in cuts] for place in range(len(whole))]
     return [
-        _kind(value, [(n, a[place], b[place]) for n, a, b in cuts])
-        for place, value in enumerate(whole)
-    ]
+        _kind(value, each) if np.isfinite([value, *(x for cut in each for x in cut)]).all()
+        else infinite
+        for value, each in zip(whole, parts, strict=True)
+    ]  # fmt: skip
 
 
 def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:
@@ -291,6 +304,19 @@ def made_up(like: Any, classes: int) -> Any:
     classes: whole numbers are below it."""
     draw = np.random.default_rng(0)
     return tree.map_structure(lambda x: _made_up(x, draw, classes), like)
+
+
+def uneven(batch: Any) -> Any:
+    """Have the later rows of a batch be of another sign, and far larger: what is clipped, or left
+    out, by its size or its sign is seen to be."""
+    large = np.where(np.arange(ROWS) < max(_CUTS), 1.0, -1000.0)
+
+    def stretched(a: Any) -> Any:
+        if a is None or a.dtype.kind != "f":
+            return a
+        return a * large.reshape(-1, *(1,) * (a.ndim - 1)).astype(a.dtype)
+
+    return tree.map_structure(stretched, batch)
 
 
 def _made_up(like: Any, draw: np.random.Generator, classes: int) -> Any:

@@ -16,6 +16,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
 from dream.adapters.keras.engine import BATCH, PARTS, SHARE, BatchShare, Engine
+from dream.adapters.keras.randomness import sizes
 from dream.adapters.keras.update import batch_norm, own_step
 
 
@@ -31,12 +32,12 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
     dealt = share if batch is not element else None
     with engine.stepping(), engine.drawing(share), scope, losses.weighed(engine, dealt):
-        own_step.check(model, engine, batch)
+        drawn = sizes.known(own_step.check(model, engine, batch))
         if custom:
-            with optimizer.step_scope(weight), sums.noting():
+            with drawn, optimizer.step_scope(weight), sums.noting():
                 logs = _own_step(model, "train_step", batch)
             return sums.finish(batch, logs, [])
-        with optimizer.holding_scope(share.fraction) as held, sums.noting():
+        with drawn, optimizer.holding_scope(share.fraction) as held, sums.noting():
             logs = type(model).train_step(model, batch)
         if not held and model.trainable_weights:
             raise ConfigurationError(

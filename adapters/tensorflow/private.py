@@ -18,6 +18,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import stateful_random_ops
+from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
 
 from dream.stall.phases import Phase, PhaseRule
 
@@ -184,3 +185,14 @@ def stateful_draws() -> list[str]:
         return []
     graph = tf.compat.v1.get_default_graph()
     return sorted({op.type for op in graph.get_operations()} & STATEFUL_DRAWS)
+
+
+def is_branch(graph: Any) -> bool:
+    """Whether this is the graph of a branch of tf.cond."""
+    return isinstance(graph, CondBranchFuncGraph)
+
+
+def draws_in(graph: Any) -> list[str]:
+    """Name the operations of a graph that draw random numbers."""
+    types = {op.type for op in graph.get_operations()}
+    return sorted(t for t in types if t in STATEFUL_DRAWS or t.startswith("StatelessRandom"))

@@ -17,10 +17,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-import keras
-
 from dream._log import logger
 from dream._patches import value_set
+from dream.adapters.keras.randomness import sizes
 
 _rows: ContextVar[ShareRows | None] = ContextVar("dream_rows", default=None)
 _said: set[str] = set()
@@ -34,8 +33,9 @@ class ShareRows(ABC):
         """Return a shape, as Keras's functions take it, as numbers and scalar tensors."""
 
     @abstractmethod
-    def counts(self, length: Any) -> bool:
-        """Whether a tensor with so many rows may hold those of the part's samples."""
+    def counts(self, dims: Sequence[Any]) -> bool:
+        """Whether a tensor of this shape, which is not empty, may hold rows of the part's
+        samples."""
 
     @abstractmethod
     def whole(self, length: Any) -> Any:
@@ -123,7 +123,7 @@ def _of_shape(own: Callable[..., Any]) -> Callable[..., Any]:
             return own(*args, **kwargs)
         given = takes.bind(*args, **kwargs)
         dims = list(rows.dims(given.arguments["shape"]))
-        if not dims or not rows.counts(dims[0]):
+        if not dims or not rows.counts(dims):
             return _alike(own, args, kwargs)
         length, given.arguments["shape"] = dims[0], (rows.whole(dims[0]), *dims[1:])
         for name in by_sample:
@@ -144,7 +144,7 @@ def _dropout(own: Callable[..., Any]) -> Callable[..., Any]:
         sizes = list(rows.dims(inputs))
         asked = sizes if noise_shape is None else list(rows.dims(noise_shape))
         dims = [size if want is None else want for want, size in zip(asked, sizes, strict=True)]
-        if not dims or not rows.counts(dims[0]):
+        if not dims or not rows.counts(dims):
             return _alike(own, (inputs, rate, noise_shape, seed), {})
         with drawn_by(None), rows.aside():
             return rows.dropout(own, inputs, rate, None if noise_shape is None else dims, seed)
@@ -157,7 +157,7 @@ def _categorical(own: Callable[..., Any]) -> Callable[..., Any]:
     def draw(logits: Any, *args: Any, **kwargs: Any) -> Any:
         rows = _rows.get()
         dims = [] if rows is None else list(rows.dims(logits))
-        if rows is None or not rows.counts(dims[0]):
+        if rows is None or not rows.counts(dims):
             return _alike(own, (logits, *args), kwargs)
         whole = rows.spread(logits, dims[0])
         return rows.take(_alike(own, (whole, *args), kwargs), dims[0])
@@ -169,7 +169,7 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
-        if rows is not None and axis == 0 and rows.counts(keras.ops.shape(x)[0]):
+        if rows is not None and axis == 0 and rows.counts(rows.dims(x)):
             once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "
@@ -185,6 +185,22 @@ def _alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
     rows = _rows.get()
     with drawn_by(None), nullcontext() if rows is None else rows.aside():
         return own(*args, **kwargs)
+
+
+def is_written(dims: Sequence[Any], count: int) -> bool:
+    """Whether the script has written down how many rows there are, whatever the batch's are.
+    count: of the part's samples."""
+    found = sizes.current()
+    if found is None or not found.written(dims):
+        return False
+    if found.may_be_rows(dims, count):
+        once(
+            "A step draws rows for its batch's samples, and others whose number the script has "
+            f"written down, and which are which cannot be told. Received: {tuple(dims)}, for a "
+            f"share of {count} samples; it counts as written down. Draw by the batch's length, or "
+            "take another batch_size"
+        )
+    return True
 
 
 def once(said: str) -> None:

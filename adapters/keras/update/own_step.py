@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -18,13 +19,14 @@ from dream._errors import Unsupported
 from dream.adapters.keras import consistency, losses, optimizer, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, once
+from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm
 from dream.data import generators
 
-_CUT = 4
+_CUT = 4  # where what is uneven begins, too
 _CLOSE = {"float16": 0.1, "bfloat16": 0.1}
 """How far apart two values of one batch may be, in times of their norm, by a model's dtype."""
-_tried: WeakSet[Any] = WeakSet()
+_tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,18 @@ class _Found:
     gains: list[Array]
 
 
-def check(model: Any, engine: Engine, batch: Any) -> None:
-    """Say once of a model what replicas do not share as one device would have it. batch: of
-    tensors, or of their shapes and dtypes. To be called where a step draws."""
-    if model in _tried:
-        return
-    _tried.add(model)
+def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
+    """Say once of a model what replicas do not share as one device would have it; return what its
+    steps draw. batch: of tensors, or of their shapes and dtypes. To be called where a step
+    draws."""
+    if model not in _tried:
+        _tried[model] = DrawnSizes()
+        _check(model, engine, batch)
+        _check_sizes(model, engine)
+    return _tried[model]
+
+
+def _check(model: Any, engine: Engine, batch: Any) -> None:
     custom = type(model).train_step is not keras.Model.train_step
     states, metrics = _states_of(model), _metrics_of(model)
     _check_call(model, engine, batch)
@@ -51,14 +59,16 @@ def check(model: Any, engine: Engine, batch: Any) -> None:
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
     known = found is not None and bool(found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
-    if tells and not (known and _add_up([each.gradients for each in found or []], model)):
+    adds_up = known and _add_up([each.gradients for each in found or []], model)
+    if tells and not (adds_up and _adds_up_at_extremes(model, engine, batch)):
         tried = "no mean of its parts'" if known else "not known, as made-up batches bring it none"
         _say(
             f"{type(model).__name__}.train_step is shared by replicas, whose gradients count as "
             f"those of a mean over samples. Received: gradients of a batch that are {tried}, as "
-            "where a loss is a sum, is divided by a mask, or couples samples. Compute such a loss "
+            "where a loss is a sum, is divided by a mask, couples samples, or hangs on a metric, "
+            "or where gradients are clipped or left out by their size. Compute such a loss "
             "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
-            "or divide by the batch's samples", engine,
+            "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
         )  # fmt: skip
     for place, state in enumerate(states if found else []):
         if not _add_up([[each.states[place]] for each in found or []], model):
@@ -78,12 +88,64 @@ def check(model: Any, engine: Engine, batch: Any) -> None:
         )  # fmt: skip
 
 
+def _adds_up_at_extremes(model: Any, engine: Engine, batch: Any) -> bool:
+    """Whether gradients of a batch that is far larger in its second part, where metrics have other
+    values too, are a mean of its parts': not where they are clipped, or left out, by their size.
+    True where that cannot be found out."""
+    made_up = _stretched(_widened(losses.made_up(batch, classes=2)))
+
+    def take(rows: slice, metrics: float) -> list[Array]:
+        found: _Found = engine.apart(
+            lambda: _of_rows(model, engine, made_up, rows, (), (), metrics)
+        )
+        return found.gradients
+
+    try:
+        found = [take(slice(None), 0.0), take(slice(_CUT), 1.0), take(slice(_CUT, None), 1.0)]
+    except Exception:
+        return True
+    known = all(np.isfinite(array).all() for arrays in found for array in arrays)
+    return not known or _add_up(found, model)
+
+
+def _stretched(batch: Any) -> Any:
+    """The same, uneven, but for its sample weights."""
+    if not isinstance(batch, tuple):
+        return losses.uneven(batch)
+    return (*losses.uneven(batch[:2]), *batch[2:])
+
+
+def _check_sizes(model: Any, engine: Engine) -> None:
+    """Say of a step that calls models on rows of its batch together with others."""
+    if _tried[model].settle():
+        _say(
+            f"A step of {type(model).__name__} draws for rows of its batch, or normalises them, "
+            "together with others of a number that the script has written down: on several "
+            "replicas those are not one device's. Received: rows that grow with the batch, and "
+            "not by its samples. Call layers on each by themselves, or draw as many rows as the "
+            "batch has", engine,
+        )  # fmt: skip
+
+
 def _check_call(model: Any, engine: Engine, batch: Any) -> None:
     """Say of a call that is not made of Keras's layers alone if it couples samples."""
     if not (private.has_call(model) and private.has_own_parts(model)):
         return
     inputs = batch[0] if isinstance(batch, tuple) else batch
     made_up = _widened((losses.made_up(inputs, classes=2),))
+    if not any(_couples(model, engine, batch) for batch in (made_up, losses.uneven(made_up))):
+        return
+    _say(
+        f"The call of {model.name!r} gives a sample another output in a part of its batch: it "
+        "couples the samples, which replicas share. Received: layers or operations in which a "
+        "sample's output hangs on the others, such as a mean over the batch. Normalise by "
+        "keras.layers.BatchNormalization, which sees the whole batch, or by the sample alone",
+        engine,
+    )  # fmt: skip
+
+
+def _couples(model: Any, engine: Engine, made_up: Any) -> bool:
+    """Whether a part of a batch has other outputs. False where that cannot be found out."""
 
     def call(rows: slice) -> list[Array]:
         def run() -> list[Array]:
@@ -98,18 +160,13 @@ def _check_call(model: Any, engine: Engine, batch: Any) -> None:
         whole, again = call(slice(None)), call(slice(None))
         parts = zip(call(slice(_CUT)), call(slice(_CUT, None)), strict=True)
         joined = [np.concatenate(pair) for pair in parts]
-        draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
-        if draws or all(_is_close(a, b, model) for a, b in zip(whole, joined, strict=True)):
-            return
     except Exception:
-        return  # it takes nothing that is made up
-    _say(
-        f"The call of {model.name!r} gives a sample another output in a part of its batch: it "
-        "couples the samples, which replicas share. Received: layers or operations in which a "
-        "sample's output hangs on the others, such as a mean over the batch. Normalise by "
-        "keras.layers.BatchNormalization, which sees the whole batch, or by the sample alone",
-        engine,
-    )  # fmt: skip
+        return False  # it takes nothing that is made up
+    draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
+    known = all(np.isfinite(array).all() for array in (*whole, *joined))
+    return known and not (
+        draws or all(_is_close(a, b, model) for a, b in zip(whole, joined, strict=True))
+    )
 
 
 def _say(said: str, engine: Engine) -> None:
@@ -183,9 +240,13 @@ def _of_rows(
     rows: slice,
     states: Sequence[Any],
     metrics: Sequence[Any],
+    start: float | None = None,
 ) -> _Found:
-    """Take the step on rows of a batch; all its changes are undone."""
+    """Take the step on rows of a batch; all its changes are undone. start: values of all
+    metrics; None for those that they have."""
     with _rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
+        for variable in [] if start is None else consistency.metric_states(model):
+            variable.assign(ops.full_like(variable.value, start))
         before = [_array(v.value) for v in metrics]
         type(model).train_step(model, _cut(made_up, rows))
         return _Found(
@@ -205,10 +266,13 @@ def _cut(made_up: Any, rows: slice) -> Any:
 def _rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
     count = len(range(losses.ROWS)[rows])
+    drawn = _tried[model]
+    drawn.begin(count)
+    note = partial(drawn.note, count)
     with ExitStack() as tried:
         for scope in (
             private.rehearsal(model), _plain_variables_kept(model), _generators_kept(engine),
-            drawn_by(_OneRow()), batch_norm.standing_still(),
+            drawn_by(_OneRow(note)), batch_norm.standing_still(note),
             losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, losses.ROWS),
         ):  # fmt: skip
             tried.enter_context(scope)
@@ -240,6 +304,10 @@ class _MeanOfRows(losses.LossPlace):
 class _OneRow(ShareRows):
     """Draws one row, which all samples have: so parts draw what the whole does."""
 
+    def __init__(self, note: Callable[[Sequence[Any]], None]) -> None:
+        """note: told of each shape."""
+        self._note = note
+
     def dims(self, shape: Any) -> Sequence[Any]:
         if not hasattr(shape, "dtype"):
             return list(shape)
@@ -247,7 +315,8 @@ class _OneRow(ShareRows):
             return [int(size) for size in ops.convert_to_numpy(shape)]
         return list(shape.shape)
 
-    def counts(self, length: Any) -> bool:
+    def counts(self, dims: Sequence[Any]) -> bool:
+        self._note(dims)
         return True
 
     def whole(self, length: Any) -> Any:

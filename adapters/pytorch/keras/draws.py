@@ -10,7 +10,7 @@ import keras
 import torch
 
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, once
+from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import RowMemory, current
@@ -95,8 +95,9 @@ class TorchRows(ShareRows):
             return shape.tolist() if numbers else list(shape.shape)
         return [None if size is None else int(size) for size in getattr(shape, "shape", shape)]
 
-    def counts(self, length: Any) -> bool:
-        return keras_computes() and length > 0 and length % self._count == 0
+    def counts(self, dims: Sequence[Any]) -> bool:
+        rows = keras_computes() and dims[0] > 0 and dims[0] % self._count == 0
+        return rows and not is_written(dims, self._count)
 
     def whole(self, length: Any) -> int:
         return int(length) // self._count * self._total

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, once
+from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.keras.data import run
 from dream.data.partition import Division
@@ -50,10 +50,12 @@ class GraphRows(ShareRows):
             return _static_where_known(shape)
         return _static_where_known(tf.shape(shape))
 
-    def counts(self, length: Any) -> bool:
-        if tf.is_tensor(length):
+    def counts(self, dims: Sequence[Any]) -> bool:
+        if tf.is_tensor(length := dims[0]):
             return True
-        return bool(tf.executing_eagerly() and length and length % int(self._count) == 0)
+        if not tf.executing_eagerly() or not length or length % int(self._count):
+            return False
+        return not is_written(dims, int(self._count))
 
     def whole(self, length: Any) -> tf.Tensor:
         length = tf.cast(length, tf.int32)

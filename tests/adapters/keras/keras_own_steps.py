@@ -80,6 +80,36 @@ class Worst(keras.metrics.Metric):  # type: ignore[misc]
         return self.error / (self.count if self.average else 1.0)
 
 
+class NoisyWeights(layers.Layer):  # type: ignore[misc]
+    """Multiplies by weights that it draws noise for: as many rows as it has inputs."""
+
+    def build(self, shape: Any) -> None:
+        self.draws = keras.random.SeedGenerator(5)
+        self.kernel = self.add_weight(shape=(shape[-1], 3), name="kernel")
+
+    def call(self, x: Any) -> Any:
+        noise = keras.random.normal((2 * WIDTH, 3), seed=self.draws)
+        return ops.matmul(x, self.kernel + noise[:WIDTH])
+
+
+class Capped(layers.Layer):  # type: ignore[misc]
+    """Divides a batch that comes to be large by its largest value."""
+
+    def call(self, x: Any) -> Any:
+        return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
+
+
+class OfPositives(keras.Model):  # type: ignore[misc]
+    """A mean over the samples whose target is positive."""
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:  # fmt: skip
+        chosen = ops.cast(y > 0, "float32")
+        return ops.sum(chosen * ops.square(y - y_pred)) / (ops.sum(chosen) + 1e-6)
+
+
 def _squares(model: Any, x: Any, y: Any) -> Any:
     return ops.square(y - model(x, training=True))
 
@@ -90,11 +120,36 @@ def _noise(x: Any) -> Any:
     return noise[:, :1]
 
 
+def _beside_noise(model: Any, x: Any, y: Any) -> Any:
+    """A mean over the batch, and one over rows whose number is written down."""
+    noise = keras.random.normal((12, WIDTH))
+    return ops.mean(_squares(model, x, y)) + ops.mean(model(noise, training=True) ** 2)
+
+
+def _joined(model: Any, x: Any, y: Any) -> Any:
+    """The same two means, of one call."""
+    found = model(ops.concatenate([keras.random.normal((12, WIDTH)), x]), training=True)
+    return ops.mean(found[:12] ** 2) + ops.mean((found[12:] - y) ** 2)
+
+
+def _left_out(model: Any, x: Any, y: Any) -> Any:
+    loss = ops.mean(_squares(model, x, y))
+    return ops.where(loss > 1e4, 0.0, loss)
+
+
+def _by_metric(model: Any, x: Any, y: Any) -> Any:
+    return ops.mean(_squares(model, x, y)) * (1.0 + model.metrics[0].result())
+
+
 OWN: dict[str, Loss] = {
     "mean": lambda *given: ops.mean(_squares(*given)),
     "noisy mean": lambda model, x, y: ops.mean(_squares(model, x, y + _noise(x))),
     "compiled": lambda model, x, y: model.compute_loss(x, y, model(x, training=True)),
     "penalised": lambda model, x, y: ops.mean(_squares(model, x, y)) + sum(model.losses),
+    "beside noise": _beside_noise,
+    "joined": _joined,
+    "left out": _left_out,
+    "by a metric": _by_metric,
     "sum": lambda *given: ops.sum(_squares(*given)),
     "masked": lambda model, x, y: ops.sum(_squares(model, x, y) * x[:, :1]) / ops.sum(x[:, :1]),
     "coupled": lambda model, x, y: ops.max(_squares(model, x, y)),
@@ -109,7 +164,31 @@ def said_of_all() -> dict[str, str]:
             found[f"state {average}"] = _said_of(_plain(Largest(average)))
             found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
         found["counter"] = str(_counted())
+        found["capped"] = _said_of(_plain(Capped()))
+        seen = keras.Input((WIDTH,))
+        positives = OfPositives(seen, layers.Dense(1)(seen))
+        positives.compile(keras.optimizers.SGD(0.1))
+        found["of positives"] = _said_of(positives)
     return found
+
+
+def apart_by_noise_of_a_written_size() -> float:
+    """How far from plain Keras's a model ends whose layer draws as many rows as two for each of a
+    share's samples."""
+
+    def weights() -> list[Any]:
+        keras.utils.set_random_seed(3)
+        made = _plain(NoisyWeights())
+        x = np.random.default_rng(0).random((2 * SAMPLES + 2, WIDTH)).astype("float32")
+        made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+        made.fit(x, x[:, :1], batch_size=2 * WIDTH, verbose=0)
+        found: list[Any] = made.get_weights()
+        return found
+
+    alone = weights()
+    with dream.strategy("mirrored"):
+        shared = weights()
+    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
 
 
 def _own(loss: Loss) -> Any:

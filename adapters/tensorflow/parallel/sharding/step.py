@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, final
 
@@ -18,15 +19,18 @@ from dream.adapters.keras import private, recompute
 from dream.adapters.keras.consistency import drawing_layers
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
+from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.step import MicroBatches
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
 from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
-from dream.adapters.tensorflow.private import without_memory_pass
+from dream.adapters.tensorflow.private import draws_in, without_memory_pass
 from dream.adapters.tensorflow.tracing import spec_of
 
+_drawing_told: ContextVar[bool] = ContextVar("dream.mesh_draws_told", default=True)
+"""Whether layers that draw in the step that is being traced have been named."""
 _STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
 Part = Callable[..., list[Any]]
 """From a micro-batch, what it is of the whole batch, and how many samples that has: what is added
@@ -56,7 +60,8 @@ class MeshRunner(SplitRunner):
                 self._placement.consistency.compare(batch)
                 self._lay_out(model, batch, kind)
                 fresh = False
-            return steps[one_length](batch)
+            with value_set(_drawing_told, bool(drawing_layers(model))):
+                return steps[one_length](batch)
 
         return run
 
@@ -107,6 +112,17 @@ def report_draws(model: Any) -> None:
         )  # fmt: skip
 
 
+def _report_draws_of(graph: Any) -> None:
+    """Log one line where a step draws by operations of TensorFlow's own."""
+    drawn = draws_in(graph)
+    if drawn:
+        once(
+            "TensorFlow draws in a step on each device of the mesh by itself, so that masks and "
+            f"noise are not those of one device. Received: {', '.join(drawn)}. Use 'mirrored' and "
+            "keras.random for those"
+        )
+
+
 def _tensor(x: Any) -> Any:
     return None if x is None else tf.convert_to_tensor(x)
 
@@ -131,6 +147,8 @@ class Traced:
             graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
             traced = graph.get_concrete_function()
             _check_captured(traced.graph)
+            if not _drawing_told.get():
+                _report_draws_of(traced.graph)
             traced.set_external_captures([*map(self._placement.constant, traced.captured_inputs)])
             self._graphs[key] = graph
         with without_memory_pass():

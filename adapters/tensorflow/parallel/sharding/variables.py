@@ -10,17 +10,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dream._errors import Unsupported
 from dream._patches import value_set
 from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
 from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs
+from dream.adapters.tensorflow.private import is_branch
 
 _as_they_lie: ContextVar[bool] = ContextVar("dream.as_they_lie", default=False)
 
@@ -59,6 +61,7 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
         self._consistency = consistency
         self._gathers = gathers and any(specs)
         self._assigned: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._assigned_within: WeakSet[Any] = WeakSet()
 
     def value(self) -> tf.Tensor:
         if tf.executing_eagerly():
@@ -99,7 +102,12 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
             super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
             return self
         value = tf.convert_to_tensor(value, self.dtype)
-        self._assigned[_graph()] = value
+        graph = _graph()
+        self._assigned[graph] = value
+        self._assigned_within.discard(graph)
+        while is_branch(graph):
+            graph = graph.outer_graph
+            self._assigned_within.add(graph)
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(
@@ -117,13 +125,32 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
 
     def _now(self) -> tf.Tensor:
         """As it lies, in a tf.function."""
-        assigned = self._assigned.get(_graph())
+        graph = _graph()
+        assigned = self._assigned.get(graph)
+        if assigned is None and is_branch(graph):
+            return self._before(graph)
+        if graph in self._assigned_within:
+            raise Unsupported(
+                "On a mesh what a branch of tf.cond has assigned may be read as it was before. "
+                f"Received: {self.name[:-2]}, read after it, as an optimizer with "
+                "gradient_accumulation_steps= and use_ema=True, or constraints, does. Leave one "
+                "of them out, or use 'mirrored'."
+            )
         if assigned is None:
             return super().value()
         if not self.trainable:
             return tf.stop_gradient(assigned)
         read = super().value()
         return tf.stop_gradient(assigned) + (read - tf.stop_gradient(read))  # and 0 of it
+
+    def _before(self, graph: Any) -> tf.Tensor:
+        """As it lies where the branches begin: read within, it may be what is assigned behind."""
+        outer = graph.outer_graph
+        with outer.as_default():
+            assigned = self._assigned.get(outer)
+            if assigned is None and is_branch(outer):
+                return self._before(outer)
+            return super().value() if assigned is None else tf.stop_gradient(assigned)
 
 
 def _graph() -> Any:
