@@ -60,18 +60,22 @@ def on_gpu(array: Any) -> torch.Tensor:
     return torch.from_numpy(array).to(f"cuda:{own}")
 
 
-def beside(model: torch.nn.Module, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A batch where the model is: loaders yield it on the CPU, and a step is called with that."""
-    first = next((p for p in model.parameters() if not p.is_meta), None)  # which others may have
-    if first is None or not first.is_cuda:
+def beside(
+    model: torch.nn.Module, batch: tuple[Any, ...], device: torch.device | None = None
+) -> tuple[Any, ...]:
+    """A batch where the model is: loaders yield it on the CPU, and a step is called with that.
+    device: what the model is computed on, if it lies elsewhere."""
+    if device is None:
+        own = next((p for p in model.parameters() if not p.is_meta), None)  # others' are on meta
+        device = None if own is None else own.device
+    if device is None or device.type != "cuda":
         return batch
-    device = first.device
 
     def moved(x: Any) -> Any:
         return x.to(device, non_blocking=True) if _waits(x) else x
 
-    own: tuple[Any, ...] = tree_map(moved, batch)
-    return own
+    found: tuple[Any, ...] = tree_map(moved, batch)
+    return found
 
 
 def _waits(value: object) -> bool:

@@ -31,6 +31,7 @@ def evaluate(
     predict: Callable[[tuple[Any, ...]], Any] | None = None,
     total: Communicator | None = None,
     together: bool = False,
+    device: torch.device | None = None,
 ) -> dict[str, float]:
     """The mean of each metric over every sample of `data`.
 
@@ -38,7 +39,8 @@ def evaluate(
     framework; they take rank 0's weights before, and targets are compared at the end. predict:
     the model's call on a batch's inputs, where it is not a call. total: the ranks whose figures
     are added up, where they are others. together: the ranks help each other in the model's calls,
-    so those without a sample call it too.
+    so those without a sample call it too. device: what the model is computed on, if it lies
+    elsewhere.
     """
     run = predict or (lambda inputs: model(*inputs))
     if resyncs is not None:
@@ -51,7 +53,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for batch in _shared(data, communicator):
-                batch = devices.beside(model, tuple(batch))
+                batch = devices.beside(model, tuple(batch), device)
                 sums += _sums(run, batch, metrics)
                 if together:
                     spare = _call_along(model, batch, spare)

@@ -50,9 +50,11 @@ class Passes(ABC):
 
 
 def step_of(
-    model: nn.Module, passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | None
-) -> Step:
-    """updates: None where a batch is not cut."""
+    model: nn.Module, passes: Passes, optimizer: Optimizer, cut: Cuts, updates: Updates | None,
+    device: torch.device | None = None,
+) -> Step:  # fmt: skip
+    """updates: None where a batch is not cut. device: what the model is computed on, if it lies
+    elsewhere."""
     if updates is not None:
         updates.leave_to_step()
 
@@ -62,7 +64,7 @@ def step_of(
             updates.begin_whole()
         optimizer.zero_grad(set_to_none=True)
         for index, (micro, weight) in enumerate(micros):
-            own = devices.beside(model, micro)
+            own = devices.beside(model, micro, device)
             passes.run(own, weight, first=index == 0, last=index == len(micros) - 1)
         optimizer.step()
         return passes.told()

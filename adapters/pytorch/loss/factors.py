@@ -224,7 +224,7 @@ def late_factor(weighed: Weighed, extra: Factor) -> Factor:
     """The late factor. extra: the sum over the ranks of what they sent."""
     total = _held(weighed.expected + extra, weighed.floor)
     if isinstance(total, torch.Tensor):
-        return weighed.expected / total
+        return torch.where(total == 0, 0.0, weighed.expected / total)
     return weighed.expected / total if total else 0.0
 
 

@@ -81,6 +81,7 @@ class Parallelism(Held):
     meets: whether models that were made before the block train as those that were made in it.
     fits: whether an update is begun again in smaller parts when memory runs out.
     whole: whether each rank has a model as its class made it, which `torch.jit` can compile.
+    computes_on: the device to which batches come, where models lie on another.
     """
 
     supports: Mapping[str, Values] | None = None
@@ -94,6 +95,7 @@ class Parallelism(Held):
     meets = False
     fits = False
     whole = True
+    computes_on: torch.device | None = None
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.name = plan, plan.spec.name
@@ -192,7 +194,8 @@ class Parallelism(Held):
         passes = self.forward_backward(model, loss, weight)
         if passes is None:
             return plain_step(model, loss, optimizer)
-        return step_of(model, passes, optimizer, self.cuts(weight), self.training.updates)
+        updates = self.training.updates
+        return step_of(model, passes, optimizer, self.cuts(weight), updates, self.computes_on)
 
     def cuts(self, weight: Weight | None) -> Cuts:
         """Return how the explicit step cuts its batches. weight: counts a batch's things."""
@@ -202,7 +205,7 @@ class Parallelism(Held):
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
         """The mean of each metric over every sample."""
-        return evaluate.evaluate(model, data, metrics, self.dealt)
+        return evaluate.evaluate(model, data, metrics, self.dealt, device=self.computes_on)
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         """Every parameter and buffer of a model by name, whole."""

@@ -120,8 +120,10 @@ def try_halves(
     with torch.no_grad(), suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # halves may be broadcast to what is whole
         args, given = tree_map(halve, (args, given))
-        away = [x for x in tensors_of((args, given)) if devices.is_away(x)]
-        if any(not x.is_floating_point() for x in away):
+        given_tensors = tensors_of((args, given))
+        away = [x for x in given_tensors if devices.is_away(x)]
+        name = getattr(func, "__name__", "")
+        if away and (name == "__getitem__" or not all(map(torch.is_floating_point, given_tensors))):
             args, given = tree_map(_on_cpu, (args, given))
             return [x.to(away[0].device) for x in tensors_of(func(*args, **given))]
         return tensors_of(func(*args, **given))

@@ -74,6 +74,7 @@ class FullySharded(Sharding):
         super().__init__(plan)
         self._kept = False
         self._offload = Offload(self.device) if plan.options["cpu_offload"] else None
+        self.computes_on = self.device if self._offload else None
         self.backward.stamped = UnitOrder(self.dealt)
 
     def mesh(self) -> Mesh:

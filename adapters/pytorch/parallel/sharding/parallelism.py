@@ -216,7 +216,8 @@ class Sharding(Parallelism):
     def evaluate(
         self, model: nn.Module, data: Iterable[Any], metrics: Mapping[str, Metric]
     ) -> dict[str, float]:
-        return evaluate.evaluate(model, data, metrics, self.dealt, together=True)
+        device = self.computes_on
+        return evaluate.evaluate(model, data, metrics, self.dealt, together=True, device=device)
 
     def weigh(self, loss: Any, count: float) -> Any:
         refuse_dtensor(loss)
