@@ -281,7 +281,6 @@ def refusals(_: int) -> Figures:
         "meta": lambda: pipeline().prepare(deep().to("meta")),
         "rows": lambda: _stepped(pipeline(), deep(), F.cross_entropy, x, y[:4]),
         "mesh": lambda: pipeline(data=2, model=2).prepare(deep()),
-        "layers": lambda: pipeline(split="layers").prepare(deep()),
     }
     return {name: _refused(act) for name, act in acts.items()}
 
