@@ -22,8 +22,8 @@ def command(
     hardware: Annotated[
         str,
         typer.Option(
-            help="gtx-1080-ti, p100, v100-p3, v100, t4, a100-pcie, a100-p4d, a100-dgx or h100; a "
-            "FILE.toml or .json of yours; `here` calibrates."
+            help="gtx-1080-ti, p100, v100-p3, v100, t4, a100-pcie, a100-p4d, a100-dgx, h100 or "
+            "h200; a FILE.toml or .json of yours; `here` calibrates."
         ),
     ] = "h100",
     calibrate: Annotated[

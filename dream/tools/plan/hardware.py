@@ -210,6 +210,13 @@ PRESETS: Mapping[str, Hardware] = {
          "half without, 3.35 TB/s, NVLink 900 GB/s both ways",
          "NVIDIA DGX H100 datasheet: 8 ConnectX-7 of 400 Gb/s"),
     ),
+    "h200": made(
+        "H200 SXM (DGX: 8 in a host, 8 x 400 Gb/s)", 140,
+        {"float32": 67, "tfloat32": 494.5, "bfloat16": 989, "float16": 989}, 4800,
+        8, (NVLINK_HOP, 450), 400,
+        ("NVIDIA H200 datasheet, SXM: as H100, 4.8 TB/s; nvidia-smi shows 143771 MiB",
+         "NVIDIA DGX H200 datasheet: 8 ConnectX-7 of 400 Gb/s"),
+    ),
 }  # fmt: skip
 
 
