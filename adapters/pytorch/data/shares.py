@@ -15,6 +15,7 @@ from weakref import ref
 import torch
 
 from dream._errors import ConfigurationError, DreamError
+from dream.adapters.pytorch.data.before import tensors_before
 from dream.adapters.pytorch.data.whole import WholeRows, memory_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.data.partition import Share
@@ -148,6 +149,8 @@ class Shares:
             reading = PassReading()
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
+        if not self.dealt and share.parts > 1:
+            self.alike.made_before(tensors_before())
         self.dealt += share.parts > 1 and get_ident() == _MAIN.ident
         if self.given is not None:
             self.given(share)

@@ -1,5 +1,5 @@
 """Tensors that every rank has alike, though a loop shares its batches: noise of a size that the
-script has written down, and what is made of it.
+script has written down, what it made before its loop, and what is made of these.
 
 A call on such rows is a whole one: its loss counts once, its dropout and its batch norms are of
 these rows alone. They are known from where they are drawn; what is made of them is followed in the
@@ -15,6 +15,7 @@ from weakref import ref
 import torch
 
 from dream._log import logger
+from dream.adapters.pytorch.private import version_of
 from dream.data.partition import Share
 
 _MOST = 1000
@@ -35,14 +36,21 @@ class WholeRows:
         self._drawn: set[tuple[int, ...]] = set()
         self._held: dict[int, ref[torch.Tensor]] = {}
         self._memory: dict[int, tuple[ref[torch.Tensor], int]] = {}
+        self._before: dict[int, tuple[ref[torch.Tensor], int, int]] = {}
         self._called: set[tuple[int, ...]] = set()
         self._of_batches: set[tuple[int, ...]] = set()
         self._written: set[tuple[int, ...]] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._held or self._called)
+        return bool(self._held or self._before or self._called)
 
     def __contains__(self, x: torch.Tensor) -> bool:
+        before = self._before.get(id(x))
+        if before is not None and before[0]() is x:
+            return before[1:] == (version_of(x), memory_of(x))
+        return self._is_drawn(x)
+
+    def _is_drawn(self, x: torch.Tensor) -> bool:
         """Whether it is known itself, or by all of its memory."""
         held = self._held.get(id(x))
         if held is not None and held() is x:
@@ -59,6 +67,15 @@ class WholeRows:
             self._drawn.add(tuple(x.shape))
             if self.woken is not None:
                 self.woken(share)
+
+    def made_before(self, tensors: Iterable[torch.Tensor]) -> None:
+        """They were there before the first batch was, and nothing of one is in them until they are
+        written to."""
+        for x in tensors:
+            if x.dim() and not isinstance(x, torch.nn.Parameter):
+                key = id(x)
+                gone = ref(x, lambda _, key=key: self._before.pop(key, None))  # type: ignore[misc]
+                self._before[key] = gone, version_of(x), memory_of(x)
 
     def _note(self, x: torch.Tensor) -> None:
         key, memory = id(x), memory_of(x)
@@ -94,7 +111,7 @@ class WholeRows:
     def written(self, given: Sequence[torch.Tensor], count: int) -> None:
         """Something was written into the first of these: rows of a batch make it theirs."""
         others = (x for x in given[1:] if x not in self)
-        if given and given[0] in self and any(_may_be_rows(x, count) for x in others):
+        if given and self._is_drawn(given[0]) and any(_may_be_rows(x, count) for x in others):
             if not self._written:
                 logger.info(_WRITTEN, *given[0].shape[:1])
             self._written.add(tuple(given[0].shape))

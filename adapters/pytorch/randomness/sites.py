@@ -18,12 +18,12 @@ Site = tuple[CodeType, int]
 def site() -> Site:
     """The script's own call that runs now: past dream's functions and torch's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__")):
+    while frame.f_back is not None and is_library(frame.f_globals.get("__name__")):
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
 
-def _is_library(name: object) -> bool:
+def is_library(name: object) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in ("dream", "torch")
 
 

@@ -1,5 +1,6 @@
-"""Rows that every rank draws alike, in loops that share their batches: noise of a size that the
-script has written down. A sum over them, a batch norm and a dropout are of these rows, once."""
+"""Rows that every rank has alike, in loops that share their batches: noise of a size that the
+script has written down, or points that it computed before the loop. A sum over them, a batch norm
+and a dropout are of these rows, once."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 pytestmark = pytest.mark.slow
+CORNERS = torch.eye(8)[:4]
 Step = Callable[[Any, Any, torch.Tensor], torch.Tensor]
 
 
@@ -51,6 +53,11 @@ def fixed(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     return critic(x).sum() + 0.1 * critic(net.points).sum()
 
 
+def computed(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """Points that were computed before the loop, as many as a share has among them."""
+    return critic(x).sum() + 0.1 * critic(net.grid).sum() + 0.1 * critic(CORNERS).sum()
+
+
 def adversarial(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     fake = net(torch.empty(16, 8).normal_())
     real = bce(critic(x), torch.ones(len(x), 1))
@@ -66,7 +73,9 @@ def quiet(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     return critic(x).mean() - critic(fake).mean()
 
 
-STEPS = {each.__name__: each for each in (summed, moved, buffered, fixed, adversarial, quiet)}
+STEPS = {
+    each.__name__: each for each in (summed, moved, buffered, fixed, computed, adversarial, quiet)
+}
 
 
 def trained(word: str) -> dict[str, float]:
@@ -82,6 +91,7 @@ def learned(step: Step, *, drops: bool) -> float:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
     net.chains, net.points = torch.rand(30, 8), torch.randn(12, 8)
+    net.grid = torch.linspace(-1, 1, 96).view(12, 8)
     norm = nn.Dropout(0.3) if drops else nn.BatchNorm1d(8)
     critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)

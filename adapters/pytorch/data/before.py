@@ -1,0 +1,51 @@
+"""The tensors that a script has made before its loop reads the first batch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from dream.adapters.pytorch.randomness.sites import is_library
+
+_FRAMES, _MOST = 6, 100
+
+
+def tensors_before() -> Iterator[torch.Tensor]:
+    """Yield what the script's own frames can name now: variables, items of lists and dicts of
+    them, attributes of its objects. Nothing of a batch is in them, as none was there yet."""
+    for frame in _frames():
+        for names in (frame.f_locals, frame.f_globals):
+            for value in [*names.values()]:
+                yield from _tensors(value)
+
+
+def _frames() -> Iterator[FrameType]:
+    """The innermost frames that are the script's."""
+    frame: FrameType | None = sys._getframe(1)
+    left = _FRAMES
+    while frame is not None and left:
+        if not is_library(frame.f_globals.get("__name__")):
+            yield frame
+            left -= 1
+        frame = frame.f_back
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    held: Iterable[Any] = ()
+    if isinstance(value, (list, tuple)):
+        held = value[:_MOST]
+    elif isinstance(value, dict):
+        held = [*value.values()][:_MOST]
+    elif isinstance(value, nn.Module) or not (
+        isinstance(value, (ModuleType, type)) or is_library(type(value).__module__)
+    ):
+        held = [*getattr(value, "__dict__", {}).values()]
+    yield from (each for each in held if isinstance(each, torch.Tensor))
