@@ -41,6 +41,16 @@ def test_losses_are_weighed_where_reading_them_would_wait() -> None:
                 assert found == pytest.approx(plain()[name], rel=0, abs=2e-5), name
 
 
+def test_what_ranks_tell_each_other_is_heard_whatever_comes_next() -> None:
+    for found in launched(torch_gpu.heard_late):
+        assert found["divisors later"] == found["divisors at once"]
+        assert "different parts of a model" in found["last step"]  # there is no step after
+
+
+def test_gradients_that_are_no_numbers_stay_so() -> None:
+    assert launched(torch_gpu.overflows) == [False, False]
+
+
 def test_a_count_beside_a_loss_leaves_its_dtype() -> None:
     assert torch_gpu.wide_count() == "torch.float32"
 
