@@ -371,6 +371,7 @@ class WeighedBackward:
         if not isinstance(message, torch.Tensor):
             self._hear(message, ends_in, near=near)
         elif self._among.world_size > 1:
+            self.hear_late()  # of a pass within this one
             self._late.keep(message, ends_in, near=near)
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
