@@ -30,6 +30,9 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "sum": lambda out, y, _: F.cross_entropy(out, y, reduction="sum") / 50,
     "mask": lambda out, y, _: (out.pow(2).mean(1) * (y > 1)).sum() / ((y > 1).sum() + 1e-8),
     "rare": lambda out, y, _: (out.pow(2).mean(1) * (y == 5)).sum() / ((y == 5).sum() + 1e-8),
+    "floor": lambda out, y, w: (
+        (out.pow(2).mean(1) * (y == 3)).sum() / torch.maximum((y == 3).sum(), w.new_ones(()))
+    ),
     "looked up": lambda out, y, _: (out[out.detach()[:, 0].argsort()] ** 2).mean() + 0 * y.sum(),
     "several": lambda out, y, w: (
         F.cross_entropy(out, y, weight=w) + 0.1 * out.abs().sum() / 8 + 0.01 * w.sum()
