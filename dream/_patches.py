@@ -93,8 +93,8 @@ def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
     All of them in one pass, and by their types first: there are some hundred thousand names. (An
     `id` of each would be told to whoever audits.)
     """
-    sought = {*functions}
-    found: dict[int, Bound] = {id(function): [] for function in sought}
+    sought = {function: id(function) for function in functions}
+    found: dict[int, Bound] = {key: [] for key in sought.values()}
     kinds = {type(function) for function in sought}
     for package, module in [*sys.modules.items()]:
         if not isinstance(module, ModuleType) or package.partition(".")[0] in (home, "dream"):
@@ -102,7 +102,7 @@ def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
         names = vars(module).copy()  # another thread may import meanwhile
         for name, value in names.items():
             if type(value) in kinds and value in sought:
-                found[id(value)].append((module, name))
+                found[sought[value]].append((module, name))  # maybe another object, equal to it
     return found
 
 

@@ -117,6 +117,8 @@ class TorchAdapter(Adapter):
         self._metrics.exit()
         self._hooks.close()
         self._earlier.leave()
+        if sys.exception() is None:
+            self.parallelism.hear_last()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
         self.parallelism.expect(objects)

@@ -12,7 +12,7 @@ from dream import _observers, cluster
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import own_gpu
-from dream.adapters.pytorch.private import tree_map
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 
 
 def several(plan: Plan, fewest: int = 1) -> list[torch.device]:
@@ -63,23 +63,22 @@ def on_gpu(array: Any) -> torch.Tensor:
 def beside(
     model: torch.nn.Module, batch: tuple[Any, ...], device: torch.device | None = None
 ) -> tuple[Any, ...]:
-    """A batch where the model is: loaders yield it on the CPU, and a step is called with that.
-    device: what the model is computed on, if it lies elsewhere."""
+    """A batch where the model is: loaders yield it on the CPU, and a step is called with that. One
+    that is partly elsewhere is left as it is: the script knows what stays, as lengths of sequences
+    do. device: what the model is computed on, if it lies elsewhere."""
     if device is None:
         own = next((p for p in model.parameters() if not p.is_meta), None)  # others' are on meta
         device = None if own is None else own.device
-    if device is None or device.type != "cuda":
+    if device is None or device.type == "cpu":
+        return batch
+    if any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in tree_leaves(batch)):
         return batch
 
     def moved(x: Any) -> Any:
-        return x.to(device, non_blocking=True) if _waits(x) else x
+        return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
 
     found: tuple[Any, ...] = tree_map(moved, batch)
     return found
-
-
-def _waits(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_cuda
 
 
 def is_away(x: torch.Tensor) -> bool:

@@ -26,7 +26,6 @@ from dream.adapters.pytorch.loss.calls import (
     LATE,
     OVERTAKEN,
     PARTS,
-    SIZE,
     SQUARE,
     STAMP,
     VALUE,
@@ -37,12 +36,12 @@ from dream.adapters.pytorch.loss.calls import (
     as_tensor,
 )
 from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
-from dream.adapters.pytorch.loss.late_message import LateMessage
+from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
-from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, scaled, stops, value_of
+from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, starts_of, value_of
 from dream.adapters.pytorch.loss.terms import Term, count_by_hand
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
@@ -55,10 +54,6 @@ Run = Callable[..., None]
 _NEAR = (
     "the parts of this loss count differently: its gradient is exact, and its value after backward "
     "is near the global one, the same on every rank"
-)
-_WHOLE = (
-    "a batch that comes from no loader of the block is whole on every rank, which is exact, and "
-    "computed by each of them; strategy.share(*tensors) gives a rank its rows"
 )
 _CALLS = 64
 """Calls of one module that are remembered until its backward."""
@@ -123,12 +118,14 @@ class WeighedBackward:
         if not self.installed and self._lent is not None:
             self._lent.lend(lambda run: self.wrap(drawing_again(run)))
 
-    def tell_whole(self, inputs: Sequence[object]) -> None:
-        """Say, once, that a batch is no loader's."""
-        if _WHOLE in self.reader.said or self._among.world_size == 1:
-            return
-        if any(isinstance(x, torch.Tensor) for x in inputs):
-            tell_once(_WHOLE, self.reader.said)
+    def open(self, *, installed: bool) -> None:
+        """The block is entered. installed: losses are weighed by `torch.autograd.backward`."""
+        self.installed, self.lineage.outside = installed, False
+
+    def close(self) -> None:
+        """The block ends."""
+        self.installed, self.lineage.outside = False, True
+        self.lineage.rest()
 
     def _times(self) -> int:
         """As many times as in the global gradient a rank's rows count in its own."""
@@ -181,8 +178,8 @@ class WeighedBackward:
             inputs: Any = None,
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
-            if self._calls and (heard := self._late.take()) is not None:
-                self._hear(heard, tensors if isinstance(tensors, torch.Tensor) else tensors[0])
+            if self._late.held and self._calls:
+                self.hear_late()
             if given is None and inputs is None and not (retain_graph or create_graph):
                 known = self._known(tensors)
                 if known is not None:
@@ -204,6 +201,8 @@ class WeighedBackward:
     ) -> None:
         """Run a backward pass that comes through no module; `call` stands for one."""
         assert call.bearer is not None
+        if self._late.held:
+            self.hear_late()
         self._calls[call.bearer] = deque([call])
         self._start(run, [root], [given], keep, None)
 
@@ -278,7 +277,8 @@ class WeighedBackward:
             return
         reading = self._read(roots, armed)
         last = bool(reading.bearers) and all(bearer.completes for bearer in reading.bearers)
-        given, handles, numbers = self._weighed(roots, gradients, reading, last=last)
+        given, handles, value = starts_of(roots, gradients, reading.terms, reading.weighed)
+        numbers = self._message(roots[0], value, reading, last=last)
         if inputs is not None:
             inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         try:
@@ -331,23 +331,6 @@ class WeighedBackward:
             self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
         return reading
 
-    def _weighed(
-        self, roots: list[Any], gradients: list[Any], reading: LossReading, *, last: bool
-    ) -> tuple[list[Any], list[Any], Numbers]:
-        """The gradients that backward starts from, hooks, and the message."""
-        weighed = reading.weighed
-        handles = stops(weighed)
-        given, at = [*gradients], 0
-        values: list[Factor] = []
-        for index, (root, each) in enumerate(zip(roots, reading.terms, strict=True)):
-            own = weighed.factors[at : at + len(each)]
-            at += len(each)
-            given[index], more = scaled(root, gradients[index], each, own)
-            handles += more
-            values.append(value_of(root, each, own))
-        value = values[0] if len(values) == 1 else 0.0
-        return given, handles, self._message(roots[0], value, reading, last=last)
-
     def _message(
         self, like: torch.Tensor, value: Factor, reading: LossReading, *, last: bool
     ) -> Numbers:
@@ -356,26 +339,25 @@ class WeighedBackward:
         parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
         stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
         numbers = (value, sent, parts, reading.told, stamp, stamp * stamp)
-        if not devices.is_away(like):
-            return [float(each) for each in numbers]
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        message = torch.zeros(SIZE, dtype=dtype, device=like.device)
-        for place, number in enumerate(numbers):
-            if isinstance(number, torch.Tensor):
-                message[place].copy_(number)
-            elif number:  # filled by a kernel: an assignment would have the host wait for the GPU
-                message[place].fill_(number)
-        return message
+        return message_of(numbers, like)
 
-    def _hear(self, message: Sequence[float], root: torch.Tensor) -> float:
-        """Be told what the ranks told each other. Returns how many parts their losses had."""
-        parts = self.reader.parts(message[PARTS], root)
+    def hear_late(self) -> None:
+        """Be told what the ranks told each other in the backward pass before, if it has not been
+        read. To be called on every rank, as the next one begins or the block ends."""
+        message = self._late.take()
+        if message is not None:
+            self._hear(message, self._late.ends_in, near=self._late.near)
+
+    def _hear(self, message: Sequence[float], ends_in: str, *, near: bool) -> None:
+        """Be told what the ranks told each other of losses that here end in some operation. near:
+        whether the value is not the exact one if their parts count differently."""
+        if self.reader.parts(message[PARTS], ends_in) and near:
+            tell_once(_NEAR, self.reader.said)
         if message[OVERTAKEN]:
             self.reader.hear(message[OVERTAKEN])
             self._recipes.clear()  # who reads again meets the others
         if self.stamped is not None:
             self.stamped.hear(message[STAMP], message[SQUARE])
-        return parts
 
     def _finish(self, roots: list[Any], reading: LossReading, keep: dict[str, Any]) -> None:
         """Backward has ended, and the message is there."""
@@ -383,22 +365,22 @@ class WeighedBackward:
         message: Any = bearers[0].received()
         if isinstance(message, torch.Tensor) and not devices.is_away(message):
             message = numbers_of(message)
-        here, parts = not isinstance(message, torch.Tensor), 0.0
+        one = len(roots) == 1 and roots[0].numel() == 1 and not _kept(roots[0], keep)
+        ends_in, near = roots[0].grad_fn.name(), one and len(weighed.terms) > 1
         late: Factor = 1.0
-        if here:
-            parts = self._hear(message, roots[0])
+        if not isinstance(message, torch.Tensor):
+            self._hear(message, ends_in, near=near)
         elif self._among.world_size > 1:
-            self._late.keep(message)
+            self.hear_late()  # of a pass within this one
+            self._late.keep(message, ends_in, near=near)
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:
                 multiply(bearers, late)
                 if self._updates is not None:
                     self._updates.held.renote()
-        if len(roots) != 1 or roots[0].numel() != 1 or _kept(roots[0], keep):
+        if not one:
             return
-        if len(weighed.terms) > 1 and here and parts:
-            tell_once(_NEAR, self.reader.said)
         value = message[VALUE]
         if isinstance(late, torch.Tensor) or late != 1.0:
             value = value * late

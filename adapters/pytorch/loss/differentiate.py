@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.factors import Factor
 from dream.adapters.pytorch.loss.reading import tell_once
-from dream.adapters.pytorch.loss.scaling import scaled, stops, value_of
+from dream.adapters.pytorch.loss.scaling import starts_of
 from dream.adapters.pytorch.private import current_backward, recomputing
 from dream.collectives import Communicator
 
@@ -88,15 +87,7 @@ class Differentiated:
         keep: bool,
     ) -> tuple[Any, ...]:
         terms, weighed = self._weighed.read_at_once(roots)
-        handles, starts, at = stops(weighed), [], 0
-        value: Factor = 0.0
-        for root, each, start in zip(roots, terms, given, strict=True):
-            own = weighed.factors[at : at + len(each)]
-            at += len(each)
-            first, more = scaled(root, start, each, own)
-            starts.append(first)
-            handles += more
-            value = value_of(root, each, own)
+        starts, handles, value = starts_of(roots, given, terms, weighed)
         try:
             found = run(starts)
         finally:

@@ -14,7 +14,6 @@ from typing import Any, Literal, final
 
 import torch
 
-from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.graph import Reduction
 from dream.data.partition import Share
 
@@ -185,36 +184,35 @@ def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:
     """`clamp`, which notes on a number that it makes what that was before."""
 
     @wraps(clamp)
-    def wrapped(given: Any, *args: Any, **kwargs: Any) -> Any:
-        x = given
+    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not _may_count(x):
             return clamp(x, *args, **kwargs)
         least = args[0] if args else kwargs.get("min")
-        if isinstance(least, torch.Tensor):
-            x, least = _count_and_floor(x, least)
         before = x.detach().clone()
-        made = clamp(given, *args, **kwargs)
+        made = clamp(x, *args, **kwargs)
         if isinstance(least, (int, float)):
             setattr(made, _FLOOR, Floor(before, float(least)))
+        elif least is not None and _may_count(least):
+            setattr(made, _FLOOR, (before, least.detach().clone()))
         return made
 
     return wrapped
 
 
-def _count_and_floor(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+def floor_of(divisor: torch.Tensor | float) -> Floor | None:
+    """What a divisor is held above; None where nothing tells. Numbers are read here, for which the
+    host may wait for a GPU, and not wherever the greater of two is taken."""
+    found: Floor | tuple[torch.Tensor, torch.Tensor] | None = getattr(divisor, _FLOOR, None)
+    return _of_two(*found) if isinstance(found, tuple) else found
+
+
+def _of_two(x: torch.Tensor, y: torch.Tensor) -> Floor | None:
     """Of two numbers whose greater one is taken: which is the count, and the floor. A floor is 1,
     or no whole number; None where that does not tell."""
-    if not _may_count(y) or devices.is_away(x):
-        return x, None
     one, other = float(x), float(y)
     if other == 1.0 or (other % 1.0 and not one % 1.0):
-        return x, other
-    return (y, one) if one == 1.0 or (one % 1.0 and not other % 1.0) else (x, None)
-
-
-def floor_of(divisor: torch.Tensor | float) -> Floor | None:
-    found: Floor | None = getattr(divisor, _FLOOR, None)
-    return found
+        return Floor(x, other)
+    return Floor(y, one) if one == 1.0 or (one % 1.0 and not other % 1.0) else None
 
 
 def _may_count(x: Any) -> bool:

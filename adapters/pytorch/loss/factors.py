@@ -139,7 +139,8 @@ class Factors:
         assert share is not None
         _, each, floor = self._counts
         if not late:
-            self._among.all_reduce(torch.zeros(1, dtype=torch.float64), "sum")
+            none = torch.zeros(1, dtype=torch.float64, device=_device_of(terms[0]))
+            self._among.all_reduce(none, "sum")
             return Weighed(terms, [0.0] * len(terms))
         return Weighed(
             terms, [0.0] * len(terms), late=True, expected=share.total * each,
@@ -162,7 +163,8 @@ class Factors:
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
         own = [_number(t.count if t.share is not None and t.share.count else 0.0) for t in counted]
-        device = next((c.device for c in own if isinstance(c, torch.Tensor)), None)
+        away = next((c.device for c in own if isinstance(c, torch.Tensor)), None)
+        device = _device_of(counted[0])
         sent = torch.stack(
             [
                 torch.as_tensor(_counted_in(term), dtype=torch.float64, device=device)
@@ -170,7 +172,7 @@ class Factors:
             ]
         )
         totals = self._among.all_reduce(sent, "sum")
-        listed = totals.tolist() if device is None else list(totals.unbind())
+        listed = totals.tolist() if away is None else list(totals.to(away).unbind())
         listed = [_held(total, term.floor) for total, term in zip(listed, counted, strict=True)]
         by = {id(t): (c, total) for t, c, total in zip(counted, own, listed, strict=True)}
         return [
@@ -239,6 +241,14 @@ def _vanish(terms: Sequence[Term]) -> bool:
 
 def _bearer(term: Term) -> Bearer | None:
     return term.calls[0].bearer if term.calls else None
+
+
+def _device_of(term: Term) -> torch.device:
+    """Where ranks send counts from: one place on all of them, also where one has no sample, and so
+    no tensor of its own to tell."""
+    bearer = _bearer(term)
+    trained = [] if bearer is None else bearer.trained
+    return trained[0].device if trained else torch.device("cpu")
 
 
 def _judge(term: Term, verdict: Verdict) -> bool:

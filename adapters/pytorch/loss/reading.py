@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
+
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.loss.calls import COUNTS, Bearer, TrainingCall
@@ -24,6 +26,10 @@ _CHANGES = (
 )
 _DIVIDE = (
     "Divide by a tensor, as mask.sum() without its item(), or say strategy.weigh(loss, count)."
+)
+_WHOLE = (
+    "a batch that comes from no loader of the block is whole on every rank, which is exact, and "
+    "computed by each of them; strategy.share(*tensors) gives a rank its rows"
 )
 _ASKS = 2.0**-16
 """What is told beside 1 for a divisor that was overtaken."""
@@ -85,6 +91,13 @@ class Reader:
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)
 
+    def tell_whole(self, inputs: Sequence[object]) -> None:
+        """Say, once, that a batch is no loader's."""
+        if _WHOLE in self.said or self._among.world_size == 1:
+            return
+        if any(isinstance(x, torch.Tensor) for x in inputs):
+            tell_once(_WHOLE, self.said)
+
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""
         overtaken, asks = divmod(round(told * self._among.world_size / _ASKS), round(1 / _ASKS))
@@ -94,8 +107,9 @@ class Reader:
         if asks:
             self._looks.again()
 
-    def parts(self, told: float, root: Any) -> float:
+    def parts(self, told: float, ends_in: str) -> float:
         """Be told, on every rank alike, the mean of what the ranks told of their losses' parts.
+        ends_in: the last operation of this rank's.
 
         Raises:
             ConfigurationError: some ranks' losses are divided by a count, and others' are not.
@@ -107,7 +121,7 @@ class Reader:
                 "The loss of one batch is of different kinds: on some ranks it is divided by a "
                 "count of what the whole batch holds, on others it is not. Received: "
                 f"{int(counting)} of {ranks} ranks that count; here it ends in "
-                f"{root.grad_fn.name()}. Let the loss be one formula on every rank, or, where a "
+                f"{ends_in}. Let the loss be one formula on every rank, or, where a "
                 "rank's rows hold nothing that counts, `output.sum() * 0`."
             )
         return parts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,26 @@ def scaled(
         known.add((term.node, term.place))
         hooks.append(term.node.register_prehook(_times(factor, term.place)))
     return given, hooks
+
+
+def starts_of(
+    roots: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor | None],
+    terms: Sequence[list[Term]],
+    weighed: Weighed,
+) -> tuple[list[Any], list[Any], Factor]:
+    """The gradients that roots start from, hooks, and what the loss adds to the global one's value
+    if it is the only root. gradients: those that are given. terms: of each root."""
+    starts, hooks, at = [], stops(weighed), 0
+    value: Factor = 0.0
+    for root, given, each in zip(roots, gradients, terms, strict=True):
+        own = weighed.factors[at : at + len(each)]
+        at += len(each)
+        start, more = scaled(root, given, each, own)
+        starts.append(start)
+        hooks += more
+        value = value_of(root, each, own) if len(roots) == 1 else 0.0
+    return starts, hooks, value
 
 
 def agree(weighed: Weighed) -> None:
@@ -81,25 +102,29 @@ def _at(gradient: torch.Tensor, factor: Factor, place: int | None) -> Factor:
 
 
 def stops(weighed: Weighed) -> list[Any]:
-    """Nothing times what is not finite is nothing: hooks where that could come from."""
+    """Nothing times what is not finite is nothing: hooks where that could come from. What is not
+    finite of something stays so: a GradScaler looks for it."""
     handles = []
     for term, factor in zip(weighed.terms, weighed.factors, strict=True):
         if isinstance(factor, torch.Tensor) or factor == 0.0:
             nodes = term.zeroed if term.kind == "count" else []
-            handles += [node.register_prehook(_finite) for node in nodes]
+            handles += [node.register_prehook(partial(_finite, factor)) for node in nodes]
             if not term.plain:
                 bearers = [call.bearer for call in term.calls if call.bearer is not None]
                 parameters = {p: None for bearer in bearers for p in bearer.trained}
-                handles += [p.register_hook(_finite_one) for p in parameters]
+                handles += [p.register_hook(partial(_finite_one, factor)) for p in parameters]
     return handles
 
 
-def _finite_one(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.nan_to_num(nan=0.0)
+def _finite_one(factor: Factor, gradient: torch.Tensor) -> torch.Tensor:
+    finite = gradient.nan_to_num(nan=0.0)
+    if isinstance(factor, torch.Tensor):
+        return torch.where(factor == 0, finite, gradient)
+    return finite
 
 
-def _finite(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(None if g is None else _finite_one(g) for g in gradients)
+def _finite(factor: Factor, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if g is None else _finite_one(factor, g) for g in gradients)
 
 
 def in_parts(weighed: Weighed) -> bool:

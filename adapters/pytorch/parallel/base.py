@@ -187,6 +187,9 @@ class Parallelism(Held):
     def closed(self) -> None:
         """The block ends."""
 
+    def hear_last(self) -> None:
+        """The block has ended, by no error: hear what no later step will."""
+
     def train_step(
         self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:

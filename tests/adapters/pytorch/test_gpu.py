@@ -11,6 +11,7 @@ import torch
 import torch_gpu
 
 import dream
+from dream.adapters.pytorch import devices
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 WAYS: dict[str, tuple[str, bool, bool, dict[str, Any]]] = {
@@ -39,6 +40,24 @@ def test_losses_are_weighed_where_reading_them_would_wait() -> None:
         for name, found in rank.items():
             if name != "looked up":  # in an order that each rank has of its own rows: it is said
                 assert found == pytest.approx(plain()[name], rel=0, abs=2e-5), name
+
+
+def test_what_ranks_tell_each_other_is_heard_whatever_comes_next() -> None:
+    for found in launched(torch_gpu.heard_late):
+        assert found["divisors later"] == found["divisors at once"]
+        assert "different parts of a model" in found["last step"]  # there is no step after
+
+
+def test_gradients_that_are_no_numbers_stay_so() -> None:
+    assert launched(torch_gpu.overflows) == [False, False]
+
+
+def test_a_batch_that_the_script_has_moved_itself_is_left_as_it_is() -> None:
+    device, x, lengths = torch.device("meta"), torch.ones(2, 3), torch.tensor([3, 1])
+    moved = devices.beside(torch.nn.Linear(3, 1), (x, lengths), device)
+    assert [each.device for each in moved] == [device] * 2
+    mixed = (x.to(device), lengths)  # which torch wants on the CPU, wherever sequences are
+    assert devices.beside(torch.nn.Linear(3, 1), mixed, device) is mixed
 
 
 def test_a_count_beside_a_loss_leaves_its_dtype() -> None:

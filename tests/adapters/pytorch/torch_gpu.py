@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +30,9 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "sum": lambda out, y, _: F.cross_entropy(out, y, reduction="sum") / 50,
     "mask": lambda out, y, _: (out.pow(2).mean(1) * (y > 1)).sum() / ((y > 1).sum() + 1e-8),
     "rare": lambda out, y, _: (out.pow(2).mean(1) * (y == 5)).sum() / ((y == 5).sum() + 1e-8),
+    "floor": lambda out, y, w: (
+        (out.pow(2).mean(1) * (y == 3)).sum() / torch.maximum((y == 3).sum(), w.new_ones(()))
+    ),
     "looked up": lambda out, y, _: (out[out.detach()[:, 0].argsort()] ** 2).mean() + 0 * y.sum(),
     "several": lambda out, y, w: (
         F.cross_entropy(out, y, weight=w) + 0.1 * out.abs().sum() / 8 + 0.01 * w.sum()
@@ -69,20 +72,94 @@ def train(
     return [float(torch.as_tensor(each).double().abs().sum()) for each in whole]
 
 
-def as_if_away() -> dict[str, Any]:
-    """Losses that are read as on a GPU, and a default device."""
+@contextmanager
+def away() -> Iterator[None]:
+    """Inside, tensors are as if on a GPU."""
     own = devices.is_away
     devices.is_away = lambda _: True
     try:
-        with dream.strategy("mirrored", reduction="gloo"):  # beside which a message is sent
-            found: dict[str, Any] = {name: train(loss) for name, loss in LOSSES.items()}
+        yield
+    finally:
+        devices.is_away = own
+
+
+def as_if_away() -> dict[str, Any]:
+    """Losses that are read as on a GPU, and a default device."""
+    with away(), dream.strategy("mirrored", reduction="gloo"):  # beside which a message is sent
+        found: dict[str, Any] = {name: train(loss) for name, loss in LOSSES.items()}
+        try:
             torch.set_default_device("meta")
             made = (torch.randn(3), torch.rand(3), torch.randperm(3), torch.randint(3, (2,)))
             found["default device"] = [each.device.type for each in made]
-    finally:
-        torch.set_default_device(None)
-        devices.is_away = own
+        finally:
+            torch.set_default_device(None)
     return found
+
+
+def divisors_that_change() -> list[float]:
+    """A loop over parameters that are in no module. Its divisor is one number everywhere, as long
+    as all ranks' rows count."""
+    torch.manual_seed(0)
+    w = nn.Parameter(torch.randn(6, 1))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    counts = torch.ones(64)
+    counts[33:36] = counts[50:53] = counts[60] = 0
+    data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1), counts)
+    for x, y, counted in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        errors = (x @ w - y).pow(2).squeeze(1) * counted
+        (errors.sum() / counted.sum().item()).backward()
+        optimizer.step()
+    return [float(each) for each in w.detach().flatten()]
+
+
+class Branches(nn.Module):
+    """Calls one of two parts, which are gathered by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        made: torch.Tensor = self.parts[which](x)
+        return made
+
+
+def overflowing(x: torch.Tensor) -> torch.Tensor:
+    """The same, whose gradient is no number on one rank, as one in float16 that is too large."""
+    if distributed.get_rank() == 1:
+        x.register_hook(lambda gradient: gradient * torch.inf)
+    return x
+
+
+def heard_late() -> dict[str, Any]:
+    """What is heard a step later, where losses are read as on a GPU."""
+    found: dict[str, Any] = {}
+    with dream.strategy("mirrored", reduction="gloo"):
+        found["divisors at once"] = divisors_that_change()
+    with away(), dream.strategy("mirrored", reduction="gloo"):
+        found["divisors later"] = divisors_that_change()
+    try:
+        with away(), dream.strategy("sharded", reduction="gloo") as strategy:
+            Branches()(torch.ones(2, 6), strategy.topology.rank).sum().backward()
+    except dream.Desynchronized as error:
+        found["last step"] = str(error)
+    return found
+
+
+def overflows() -> bool:
+    """Whether a gradient that is no number is one to a GradScaler too."""
+    torch.manual_seed(0)
+    w = torch.rand(4) + 0.5
+    with away(), dream.strategy("mirrored", reduction="gloo"):
+        model = net(norm=False)
+        size = nn.ParameterDict({"log": nn.Parameter(torch.zeros(()))})
+        both = nn.ModuleDict({"net": model, "size": size})
+        both.forward = lambda x: (overflowing(model(x)), size["log"])  # type: ignore[method-assign]
+        for x, y in DataLoader(TensorDataset(torch.randn(8, 6), torch.arange(8) % 4), batch_size=8):
+            out, log = both(x)
+            (torch.exp(log) * F.cross_entropy(out, y, weight=w)).backward()
+    return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
 
 
 def alone() -> dict[str, Any]:

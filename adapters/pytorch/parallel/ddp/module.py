@@ -102,7 +102,7 @@ class DdpModule(DistributedModule, Bearer):
         if not self._backward.installed:
             self._backward.lend()
         if share is None and self.module.training:
-            self._backward.tell_whole((*args, *kwargs.values()))
+            self._backward.reader.tell_whole((*args, *kwargs.values()))
         return self._run(share, args, kwargs)
 
     def call_part(

@@ -226,16 +226,16 @@ class Averaging(Synchronous):
             self._backward.script_hooks.take(items)
 
     def opened(self) -> None:
-        self._backward.installed = self.distributes
-        self._backward.lineage.outside = False
+        self._backward.open(installed=self.distributes)
 
     def closed(self) -> None:
-        self._backward.installed = False
-        self._backward.lineage.outside = True
-        self._backward.lineage.rest()
+        self._backward.close()
         if self._once is not None:
             self._once.let_go()
         super().closed()
+
+    def hear_last(self) -> None:
+        self._backward.hear_late()
 
     def train_step(
         self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None

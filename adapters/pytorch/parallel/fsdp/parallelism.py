@@ -18,13 +18,14 @@ from torch.optim import Optimizer
 from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import Mesh
-from dream.adapters.pytorch import collectives, private
+from dream.adapters.pytorch import collectives
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
+from dream.adapters.pytorch.parallel.fsdp import private
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     check_all_sharded,
@@ -55,7 +56,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     shard_loaded,
 )
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.private import recomputing, tree_map
+from dream.adapters.pytorch.private import is_view, recomputing, tree_map
 from dream.collectives import Communicator
 
 
@@ -286,7 +287,7 @@ def _without_views(_: nn.Module, __: Any, output: Any) -> Any:
 
 
 def _without_view(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.requires_grad and private.is_view(value):
+    if isinstance(value, torch.Tensor) and value.requires_grad and is_view(value):
         return value.clone()
     return value
 

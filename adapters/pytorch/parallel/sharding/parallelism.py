@@ -157,16 +157,16 @@ class Sharding(Parallelism):
             self.backward.script_hooks.take(items)
 
     def opened(self) -> None:
-        self.backward.installed = not self.alone
-        self.backward.lineage.outside = False
+        self.backward.open(installed=not self.alone)
         if not self.alone:
             self._dtensors.put()
 
     def closed(self) -> None:
-        self.backward.installed = False
-        self.backward.lineage.outside = True
-        self.backward.lineage.rest()
+        self.backward.close()
         self._dtensors.take_back()
+
+    def hear_last(self) -> None:
+        self.backward.hear_late()
 
     def expect(self, objects: Sequence[Any]) -> None:
         """Take optimizers first, so that they follow what becomes of the parameters."""
