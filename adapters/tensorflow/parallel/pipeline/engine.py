@@ -18,7 +18,7 @@ import tensorflow as tf
 from dream._adapter import Plan, Weight
 from dream._errors import ConfigurationError
 from dream._topology import Mesh, Topology
-from dream.adapters.keras import losses, private, recompute
+from dream.adapters.keras import hooks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import own_step
 from dream.adapters.tensorflow.errors import translated
@@ -85,7 +85,8 @@ class KerasPipeline(ABC):
         if self._count > 1:
             checks.check_statistics(model)
             inputs = model.inputs
-            own_step.check_call(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
+            with hooks.drawn_for(None):
+                own_step.check_call(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
         checks.check_seeds(partition)
         by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:

@@ -17,8 +17,8 @@ from dream.data.partition import Division
 
 @final
 class MicrobatchPlace(NamedTuple):
-    """first, samples: those of the batch that it has; total: the batch's. fraction: of the mean over
-    the batch that its own mean counts for."""
+    """first, samples: those of the batch that it has; total: the batch's. fraction: of the mean
+    over the batch that its own mean counts for."""
 
     first: int
     samples: int

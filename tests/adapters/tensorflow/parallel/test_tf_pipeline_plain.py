@@ -58,3 +58,10 @@ def test_what_would_be_another_model_is_refused(
     assert said.startswith("Unsupported"), said
     for word in words:
         assert word in said, said
+
+
+def test_a_call_that_couples_samples_is_named_and_one_that_draws_is_not(
+    stages: dict[str, Any],
+) -> None:
+    drawing, coupling = stages["couplings"]
+    assert (len(drawing), len(coupling)) == (0, 1)

@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,31 @@ def refused() -> dict[str, Any]:
     }
 
 
+def couplings() -> list[list[str]]:
+    """What is said of a layer that draws, and of one that couples samples."""
+    found = []
+    for layer in (Noise(keras.random.SeedGenerator(1)), layers.Lambda(centred)):
+        ear = Ear()
+        logging.getLogger("dream").addHandler(ear)
+        trained(model_of(layers.Dense(8), layer), "mse")
+        logging.getLogger("dream").removeHandler(ear)
+        found.append([line for line in ear.lines if "couples the samples" in line])
+    return found
+
+
+class Ear(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def centred(x: Any) -> Any:
+    return x - ops.mean(x, axis=0)
+
+
 def noisy(target: Any, prediction: Any) -> Any:
     return ops.square(target - prediction + keras.random.normal(ops.shape(target)))
 
@@ -158,6 +184,6 @@ def hybrid() -> dict[str, Any]:
 def stages() -> dict[str, Any]:
     """One row of two stages, and two of one, in one process."""
     with dream.strategy("model_parallel", split="pipeline", devices=2):
-        found = {"one row": plain(), "refused": refused()}
+        found = {"one row": plain(), "refused": refused(), "couplings": couplings()}
     with dream.strategy("hybrid", data=2, model=1, devices=2):
         return found | {"two rows": plain()}
