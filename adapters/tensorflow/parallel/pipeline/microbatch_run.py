@@ -10,7 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from dream.adapters.keras import losses
+from dream.adapters.keras import hooks, losses
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.parallel.pipeline.checks import check_drawn, check_kept, seeds_in
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
@@ -73,7 +73,8 @@ class PlacedStage:
         with tf.device(self.device):
             taken = [tf.identity(x) for x in taken]
             self.go_on_from(self._drawn_from)
-            with tf.GradientTape() as tape:
+            # what is computed again is traced as the tape looks on, outside of the function
+            with hooks.drawn_for(None), tf.GradientTape() as tape:
                 tape.watch([x for x in taken if x.dtype.is_floating])
                 given, penalty = self._train(place.tensor(), *taken)
         self._under_way[microbatch] = tape, taken, given, penalty

@@ -65,3 +65,9 @@ def test_a_call_that_couples_samples_is_named_and_one_that_draws_is_not(
 ) -> None:
     drawing, coupling = stages["couplings"]
     assert (len(drawing), len(coupling)) == (0, 1)
+
+
+def test_what_is_computed_again_draws_the_same(
+    plain: dict[str, Any], stages: dict[str, Any]
+) -> None:
+    same(stages["recomputed"], plain["dropped"])

@@ -185,5 +185,8 @@ def stages() -> dict[str, Any]:
     """One row of two stages, and two of one, in one process."""
     with dream.strategy("model_parallel", split="pipeline", devices=2):
         found = {"one row": plain(), "refused": refused(), "couplings": couplings()}
+    with dream.strategy("model_parallel", split="pipeline", devices=2, recompute=True):
+        keras.utils.set_random_seed(7)
+        found["recomputed"] = dropped()
     with dream.strategy("hybrid", data=2, model=1, devices=2):
         return found | {"two rows": plain()}
