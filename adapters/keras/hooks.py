@@ -158,8 +158,9 @@ def unscaled_losses() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def drawn_for(rows: ShareRows) -> Iterator[None]:
-    """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows."""
+def drawn_for(rows: ShareRows | None) -> Iterator[None]:
+    """Inside, what Keras draws is drawn for the global batch, and cut to a part's rows. None: for
+    whoever says so inside."""
     with _drawn.inside(), drawn_by(rows):
         yield
 

@@ -8,7 +8,7 @@ by a mask or by weights counts by what it was divided by, which all parts add up
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, final
@@ -176,6 +176,7 @@ class _Weighed:
         return kind
 
 
+_Value = Callable[[Any], Any]
 _kinds: WeakKeyDictionary[Any, list[Kind]] = WeakKeyDictionary()
 """Of models: what their own compute_loss gives, or the losses that their layers add."""
 
@@ -197,17 +198,27 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         )  # fmt: skip
         return place.as_sum(value) if kind == "sum" else value
     value = own(model, *args, **kwargs)
-    added = private.added(model)
-    if not added or like[0] is None:
-        return value
+    return value if like[0] is None else value + added_sums(model, engine, like[0])
+
+
+def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) -> Any:
+    """Return what the losses that layers add, sums over samples, lack in the step that is going on.
+
+    x: as the model is given it. value: gives what a variable is while that is found out, where the
+    model's own is not at hand.
+    """
+    added, place = private.added(model), _place.get()
+    lacking = 0.0
+    if not added or place is None:
+        return lacking
     kinds = _kinds_once(
-        model, engine, (like[0],), f"What layers of {model.name!r} add to the loss",
-        lambda x: private.added_by(model, x),
+        model, engine, (x,), f"What layers of {model.name!r} add to the loss",
+        lambda x: private.added_by(model, x, value), value,
     )  # fmt: skip
     for kind, each in zip(kinds, added, strict=False):
         if kind == "sum":
-            value = value + ops.sum(place.as_sum(each) - each)
-    return value
+            lacking = lacking + ops.sum(place.as_sum(each) - each)
+    return lacking
 
 
 @contextmanager
@@ -218,10 +229,11 @@ def _tried_alone(engine: Engine) -> Iterator[None]:
 
 
 def _kinds_once(
-    model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: Any
-) -> list[Kind]:
+    model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: Any,
+    value: _Value | None = None,
+) -> list[Kind]:  # fmt: skip
     if model not in _kinds:
-        with _tried_alone(engine), private.rehearsal(model):
+        with _tried_alone(engine), private.rehearsal(model, value):
             _kinds[model] = kinds_of(function, like)
         if "unknown" in _kinds[model]:
             say(what, engine.knobs.strict)

@@ -198,24 +198,27 @@ def added(model: Any) -> list[Any]:
     return [loss for layer in layers_of(model) for loss in layer._get_own_losses()]
 
 
-def added_by(model: Any, x: Any) -> list[Any]:
-    """Return the losses that a call adds. In a `rehearsal`."""
-    with keras.StatelessScope(collect_losses=True):
+def added_by(model: Any, x: Any, value: Callable[[Any], Any] | None = None) -> list[Any]:
+    """Return the losses that a call adds. In a `rehearsal`. value: as there."""
+    values = [(v, value(v)) for v in model.variables] if value else None
+    with keras.StatelessScope(state_mapping=values, collect_losses=True):
         model(x, training=False)
         return added(model)
 
 
 @contextmanager
-def rehearsal(model: Any) -> Iterator[None]:
+def rehearsal(model: Any, value: Callable[[Any], Any] | None = None) -> Iterator[None]:
     """Inside, the model may be called and its loss computed: variables, added losses and plain
-    numbers that layers count with stay."""
+    numbers that layers count with stay. value: gives what a variable is inside; None for what it
+    is."""
+    value = value or (lambda variable: variable.value)
     layers = layers_of(model)
     numbers = [
         {n: v for n, v in vars(layer).items() if type(v) in (int, float)} for layer in layers
     ]
     kept = [(list(layer._losses), set(layer._loss_ids)) for layer in layers]
-    values = [(v, v.value) for v in model.variables if not v.trainable]
-    trained = [(v, v.value) for v in model.trainable_variables]  # not copies: a tape watches those
+    values = [(v, value(v)) for v in model.variables if not v.trainable]
+    trained = [(v, value(v)) for v in model.trainable_variables]  # not copies: a tape watches those
     try:
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             for pair in trained:

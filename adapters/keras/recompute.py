@@ -14,6 +14,7 @@ from keras import tree
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.draws import bound
 
 
 def adopt(model: Any, engine: Engine) -> None:
@@ -145,7 +146,7 @@ def _recomputed(
             shape[0] = result
             return list(tree.flatten(result))
 
-        outputs = engine.recompute(run, [given[place] for place in places])
+        outputs = engine.recompute(bound(run), [given[place] for place in places])
         return tree.pack_sequence_as(shape[0], list(outputs))
 
     return recomputed

@@ -187,6 +187,18 @@ def stateful_draws() -> list[str]:
     return sorted({op.type for op in graph.get_operations()} & STATEFUL_DRAWS)
 
 
+def assigned(variables: Sequence[Any]) -> list[Any]:
+    """Return those of the variables that the graph that is being traced assigns to."""
+    graph = tf.compat.v1.get_default_graph()
+    names = {inner.name: id(outer) for outer, inner in getattr(graph, "captures", ())}
+    targets = {
+        names.get(op.inputs[0].name)
+        for op in graph.get_operations()
+        if op.type.startswith("Assign") and op.inputs
+    }
+    return [v for v in variables if id(v.handle) in targets]
+
+
 def is_branch(graph: Any) -> bool:
     """Whether this is the graph of a branch of tf.cond."""
     return isinstance(graph, CondBranchFuncGraph)

@@ -50,6 +50,12 @@ def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
     return _tried[model]
 
 
+def check_call(model: Any, engine: Engine, inputs: Any) -> None:
+    """Say of a model that comes in parts if its call couples samples. inputs: or KerasTensors."""
+    _tried.setdefault(model, DrawnSizes())
+    _check_call(model, engine, (inputs,))
+
+
 def _check(model: Any, engine: Engine, batch: Any) -> None:
     custom = type(model).train_step is not keras.Model.train_step
     states, metrics = _states_of(model), _metrics_of(model)

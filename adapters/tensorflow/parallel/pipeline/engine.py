@@ -7,7 +7,7 @@ microbatch counts for adds up to the mean over the batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,22 +16,29 @@ import keras
 import tensorflow as tf
 
 from dream._adapter import Plan, Weight
-from dream._errors import ConfigurationError, Unsupported
+from dream._errors import ConfigurationError
 from dream._topology import Mesh, Topology
-from dream.adapters.keras import private, recompute
+from dream.adapters.keras import hooks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.update import own_step
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.parallel.consistency import Consistency
+from dream.adapters.tensorflow.parallel.pipeline import checks
+from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
+    MicrobatchLosses,
+    MicrobatchPlace,
+)
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LossAndGradients,
     MicrobatchInputs,
+    PlacedStage,
     Values,
 )
 from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.sharding.layouts import belongs_to
 from dream.collectives import Communicator
 from dream.pipeline.division import cuts
-from dream.pipeline.partition import Partition
+from dream.pipeline.partition import Partition, Stage
 
 MicrobatchLoss = Callable[[Any, Any], Any]
 """From the model's output and a microbatch's other half the loss, a mean over its samples."""
@@ -70,16 +77,23 @@ class KerasPipeline(ABC):
     ) -> None:
         self.model, self.partition, self.rows = model, partition, placement.mesh.data
         self.schedule = division.schedule
-        self._knobs = engine.knobs
+        self._engine, self._knobs = engine, engine.knobs
         self._count = division.microbatches * self.rows
         self._asked = division.asked
         self._tried = False
         self._loss, self._update = cache(self._compile_loss), cache(self._compile_update)
         if self._count > 1:
-            _check_statistics(model)
+            checks.check_statistics(model)
+            inputs = model.inputs
+            with hooks.drawn_for(None):
+                own_step.check_call(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
+        checks.check_seeds(partition)
         by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:
             recompute.adopt(each, engine)
+
+    def placed_stage(self, stage: Stage, device: str, copies: Mapping[int, Any]) -> PlacedStage:
+        return PlacedStage(stage, device, copies, self._engine, several=self._count > 1)
 
     @staticmethod
     @abstractmethod
@@ -122,6 +136,15 @@ class KerasPipeline(ABC):
         """Have every rank know what metrics have counted."""
         del states  # one process knows
 
+    @property
+    @abstractmethod
+    def stages_here(self) -> Iterable[PlacedStage]:
+        """All that this process has, of every row."""
+
+    @abstractmethod
+    def copy_seeds(self) -> None:
+        """Have the generators of rows that had no samples go on as the first row's."""
+
     @abstractmethod
     def copy_variables(self) -> None:
         """Before a batch: all rows are alike."""
@@ -157,23 +180,25 @@ class KerasPipeline(ABC):
         self._tried = True
         bounds = cuts(samples, runs, self._count)
         inputs, others = ([_cut(whole, edges) for edges in bounds] for whole in (x, rest))
-        self.copy_variables()
+        self._begin()
         with translated():
             update = self._update(optimizer)
             scale = float(optimizer.scale_loss(tf.ones(())))
-            losses, outputs = [], []
-            for xs, rests, parts in zip(
-                inputs, others, _fractions(others, samples, weight), strict=True
+            found, outputs, most = [], [], 0
+            for edges, xs, rests, parts in zip(
+                bounds, inputs, others, _fractions(others, samples, weight), strict=True
             ):
                 counting = [i for i, fraction in enumerate(parts) if fraction]
                 batch = MicrobatchInputs(
                     [self.flat(xs[i]) for i in counting], [rests[i] for i in counting],
-                    [parts[i] * scale for i in counting],
+                    [MicrobatchPlace.of(edges[i], samples, parts[i]) for i in counting], scale,
                 )  # fmt: skip
                 value, given = self.run(batch, self._loss(loss))
-                losses.append(value)
+                found.append(value)
                 outputs.append(given)
-            value, gradients = self.reduce(losses)
+                most = max(most, len(counting))
+            self._end(most)
+            value, gradients = self.reduce(found)
             gradients = self.clipped(gradients, optimizer, scale)
             update(gradients, _scales(optimizer) and self.finite(gradients))
         return value / scale, outputs
@@ -186,14 +211,26 @@ class KerasPipeline(ABC):
         (bounds,) = cuts(samples, 1, self.rows)
         batch = MicrobatchInputs(
             [{t: x[rows] for t, x in whole.items()} for rows in bounds], [None] * len(bounds),
-            [(rows.stop - rows.start) / samples for rows in bounds],
+            [MicrobatchPlace.of(rows, samples, (rows.stop - rows.start) / samples)
+             for rows in bounds],
         )  # fmt: skip
-        self.copy_variables()
+        self._begin()
         with translated():
             penalty, given = self.run(batch, None)
+            self._end(len(bounds))
             outputs = self.gather(given, everywhere=True)
             assert outputs is not None
             return self.joined(outputs), self.summed(penalty)
+
+    def _begin(self) -> None:
+        self.copy_variables()
+        for stage in self.stages_here:
+            stage.begin()
+
+    def _end(self, microbatches: int) -> None:
+        """Have all rows' generators go on alike."""
+        if microbatches < self.rows:
+            self.copy_seeds()
 
     def joined(self, outputs: Sequence[Sequence[Any]]) -> Any:
         """The model's output, of all microbatches'."""
@@ -202,16 +239,17 @@ class KerasPipeline(ABC):
 
     def _compile_loss(self, loss: MicrobatchLoss) -> LossAndGradients:
         @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-        def compute(outputs: Any, rest: Any, fraction: Any) -> Any:
-            with tf.GradientTape() as tape:
+        def compute(outputs: Any, rest: Any, place: Any, worth: Any) -> Any:
+            with tf.GradientTape() as tape, losses.placed(MicrobatchLosses(self._engine, place)):
                 tape.watch(outputs)
                 flat = dict(zip(self.partition.outputs, outputs, strict=True))
                 value = _wide(loss(self.packed(flat), rest))
-                value *= tf.cast(fraction, value.dtype)
+                value *= tf.cast(worth, value.dtype)
+            checks.check_loss_draws(self.model)
             return value, tape.gradient(value, outputs)
 
-        def call(outputs: Any, rest: Any, fraction: float) -> Any:
-            return compute(outputs, rest, tf.constant(fraction))
+        def call(outputs: Any, rest: Any, place: MicrobatchPlace, worth: float) -> Any:
+            return compute(outputs, rest, place.tensor(), tf.constant(worth))
 
         return call
 
@@ -265,13 +303,3 @@ def _scales(optimizer: Any) -> bool:
 def _wide(value: Any) -> Any:
     """A loss in a type that its scale fits into."""
     return value if value.dtype.size >= 4 else tf.cast(value, tf.float32)
-
-
-def _check_statistics(model: Any) -> None:
-    for layer in private.layers_of(model):
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            raise Unsupported(
-                "A microbatch is normalised by itself, which is not what one device does. "
-                f"Received: {layer.name!r} (BatchNormalization) with several microbatches. Use "
-                "microbatches=1, LayerNormalization, or 'sharded'."
-            )

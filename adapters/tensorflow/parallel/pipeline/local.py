@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -72,7 +73,7 @@ class LocalPipeline(KerasPipeline):
         for variable in model.variables:
             _move(variable, self._homes[id(variable)])
         self.placed = [
-            [_placed(stage, row[stage.device], copied=index > 0) for stage in partition.stages]
+            [self._place(stage, row[stage.device], copied=index > 0) for stage in partition.stages]
             for index, row in enumerate(devices)
         ]
         self.trained = model.trainable_variables
@@ -88,10 +89,16 @@ class LocalPipeline(KerasPipeline):
         here = alone(plan.cluster)
         return LocalPlacement(mesh, topology, here, here, Consistency(here), rows)
 
+    def _place(self, stage: Stage, device: str, *, copied: bool) -> PlacedStage:
+        with tf.device(device):
+            variables = stage.model.variables if copied else ()
+            copies = {id(v): tf.Variable(v.value, trainable=v.trainable) for v in variables}
+        return self.placed_stage(stage, device, copies)
+
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
         """By turns while there are functions to be traced, since Keras cannot trace in several
         threads."""
-        count = len(batch.fractions)
+        count = len(batch.places)
         tasks, runs = {}, {}
         for row, names in enumerate(self._devices):
             tasks[row] = self.partition.tasks(
@@ -125,6 +132,13 @@ class LocalPipeline(KerasPipeline):
                         found[id(v)] = found[id(v)] + g if id(v) in found else tf.identity(g)
         return tf.add_n(losses), [found.get(id(v)) for v in self.trained]
 
+    @property
+    def stages_here(self) -> Iterable[PlacedStage]:
+        return chain.from_iterable(self.placed)
+
+    def copy_seeds(self) -> None:
+        """Nothing: further rows take all of the first's values before each batch."""
+
     def copy_variables(self) -> None:
         for row in self.placed[1:]:
             for stage in row:
@@ -139,13 +153,6 @@ class LocalPipeline(KerasPipeline):
 
     def finite(self, gradients: Sequence[Any]) -> Any:
         return self._finite(gradients)
-
-
-def _placed(stage: Stage, device: str, *, copied: bool) -> PlacedStage:
-    with tf.device(device):
-        variables = stage.model.variables if copied else ()
-        copies = {id(v): tf.Variable(v.value, trainable=v.trainable) for v in variables}
-    return PlacedStage(stage, device, copies)
 
 
 def _move(variable: Any, device: str) -> None:

@@ -10,6 +10,15 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from dream.adapters.keras import hooks, losses
+from dream.adapters.keras.engine import Engine
+from dream.adapters.tensorflow.parallel.pipeline.checks import check_drawn, check_kept, seeds_in
+from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
+    MicrobatchLosses,
+    MicrobatchPlace,
+    drawing_at,
+)
+from dream.adapters.tensorflow.tracing import Compiled
 from dream.pipeline.mail import Mail
 from dream.pipeline.partition import Partition, Stage
 from dream.pipeline.schedule import StageTask
@@ -21,32 +30,60 @@ Values = dict[int, Any]
 @final
 class PlacedStage:
     """A stage on a device. copies: by the id of a Keras variable this device's own; empty where
-    the variables themselves are there."""
+    the variables themselves are there. several: whether a batch comes in several microbatches."""
 
-    def __init__(self, stage: Stage, device: str, copies: Mapping[int, tf.Variable]) -> None:
-        self.stage, self.device = stage, device
-        self._copies = copies
-        self.variables = [copies.get(id(v), v.value) for v in stage.model.trainable_variables]
+    def __init__(
+        self,
+        stage: Stage,
+        device: str,
+        copies: Mapping[int, tf.Variable],
+        engine: Engine,
+        *,
+        several: bool,
+    ) -> None:
+        self.stage, self.device, self._several = stage, device, several
+        self._copies, self._engine = copies, engine
+        self.variables = [self._own(v) for v in stage.model.trainable_variables]
         self.gradients: list[Any] = [None] * len(self.variables)
         self._train, self._predict = (
-            tf.function(partial(self._called, training), reduce_retracing=True, jit_compile=False)
-            for training in (True, False)
+            Compiled(partial(self._called, training)) for training in (True, False)
         )
+        self._seeds = [self._own(v) for v in seeds_in(stage.model)]
+        self._drawn_from: list[Any] = []
+        self._read, self._draw_again = tf.function(self._seeds_now), tf.function(self._set_seeds)
         self._under_way: dict[int, tuple[Any, list[Any], list[Any], Any]] = {}
 
-    def forward(self, microbatch: int, taken: Sequence[Any]) -> list[Any]:
+    def _own(self, variable: Any) -> Any:
+        return self._copies.get(id(variable), variable.value)
+
+    def begin(self) -> None:
+        """Have all microbatches to come, those of one batch, draw from where generators are now."""
+        self._drawn_from = self.seeds()
+
+    def seeds(self) -> list[Any]:
+        """Return where this stage's generators are."""
+        return list(self._read()) if self._seeds else []
+
+    def go_on_from(self, seeds: Sequence[Any]) -> None:
+        if self._seeds:
+            self._draw_again(*seeds)
+
+    def forward(self, microbatch: int, taken: Sequence[Any], place: MicrobatchPlace) -> list[Any]:
         """Return what the stage gives, and remember how, for `backward`."""
         with tf.device(self.device):
             taken = [tf.identity(x) for x in taken]
-            with tf.GradientTape() as tape:
+            self.go_on_from(self._drawn_from)
+            # what is computed again is traced as the tape looks on, outside of the function
+            with hooks.drawn_for(None), tf.GradientTape() as tape:
                 tape.watch([x for x in taken if x.dtype.is_floating])
-                given, penalty = self._train(*taken)
+                given, penalty = self._train(place.tensor(), *taken)
         self._under_way[microbatch] = tape, taken, given, penalty
         return given  # type: ignore[no-any-return]
 
-    def predict(self, taken: Sequence[Any]) -> tuple[list[Any], Any]:
+    def predict(self, taken: Sequence[Any], place: MicrobatchPlace) -> tuple[list[Any], Any]:
         """In evaluation: (what the stage gives, the penalties of its layers)."""
-        return self._predict(*taken)  # type: ignore[no-any-return]
+        self.go_on_from(self._drawn_from)
+        return self._predict(place.tensor(), *taken)  # type: ignore[no-any-return]
 
     def backward(
         self, microbatch: int, gradients: Sequence[Any], fraction: float
@@ -79,40 +116,84 @@ class PlacedStage:
         self.gradients = [None] * len(self.gradients)
         return pairs
 
-    def _called(self, training: bool, *taken: Any) -> tuple[list[Any], Any]:
+    def _seeds_now(self) -> list[Any]:
+        return [tf.identity(seed) for seed in self._seeds]
+
+    def _set_seeds(self, *values: Any) -> None:
+        for seed, value in zip(self._seeds, values, strict=True):
+            seed.assign(value)
+
+    def _called(self, training: bool, place: Any, *taken: Any) -> tuple[list[Any], Any]:
         model = self.stage.model
-        with tf.device(self.device):
+        with tf.device(self.device), drawing_at(place):
             if not self._copies:
-                return _called(model, taken, training=training)
-            mapping = [(v, self._copies[id(v)]) for v in model.variables]
-            with keras.StatelessScope(state_mapping=mapping) as scope:
-                found = _called(model, taken, training=training)
-            for variable in model.non_trainable_variables:
-                self._copies[id(variable)].assign(scope.get_current_value(variable))
-            return found
+                found = self._outputs(taken, place, training=training)
+            else:
+                found = self._outputs_by_copies(taken, place, training=training)
+        check_drawn(model)
+        if training and self._several:
+            seeds = {id(v) for v in seeds_in(model)}
+            states = [v for v in model.non_trainable_variables if id(v) not in seeds]
+            check_kept(model, [self._own(v) for v in states])
+        return found
 
+    def _outputs_by_copies(
+        self, taken: Sequence[Any], place: Any, *, training: bool
+    ) -> tuple[list[Any], Any]:
+        mapping = [(v, self._own(v)) for v in self.stage.model.variables]
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            found = self._outputs(taken, place, training=training)
+        for variable in self.stage.model.non_trainable_variables:
+            value = scope.get_current_value(variable)
+            if value is not self._own(variable):
+                self._own(variable).assign(value)
+        return found
 
-def _called(model: Any, taken: Sequence[Any], *, training: bool) -> tuple[list[Any], Any]:
-    """(what the model gives, the sum of the penalties of its layers)."""
-    given = model(list(taken), training=training)
-    losses = [tf.cast(x, tf.float32) for x in model.losses]
-    penalty = tf.add_n([tf.zeros(()), *losses])
-    return list(given) if isinstance(given, (list, tuple)) else [given], penalty
+    def _outputs(
+        self, taken: Sequence[Any], place: Any, *, training: bool
+    ) -> tuple[list[Any], Any]:
+        """(what the model gives, the sum of the penalties of its layers)."""
+        model = self.stage.model
+        given = model(list(taken), training=training)
+        found = [tf.reduce_sum(tf.cast(x, tf.float32)) for x in model.losses]
+        with losses.placed(MicrobatchLosses(self._engine, place)):
+            lacking = losses.added_sums(model, self._engine, list(taken), self._values())
+        penalty = tf.add_n([tf.zeros(()), *found]) + tf.cast(lacking, tf.float32)
+        return list(given) if isinstance(given, (list, tuple)) else [given], penalty
+
+    def _values(self) -> Callable[[Any], Any]:
+        """Return what gives the value of a variable without asking other ranks, which are at
+        something else. They are read once, if at all."""
+        variables = self.stage.model.variables
+        read = tf.function(lambda: [tf.identity(self._own(v)) for v in variables])
+        found: dict[int, Any] = {}
+
+        def value(variable: Any) -> Any:
+            if not found:
+                found.update(zip(map(id, variables), read(), strict=True))
+            return found[id(variable)]
+
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchInputs:
     """A batch in microbatches: the model's flat inputs, what the loss takes beside its output, and
-    what each counts for."""
+    where each lies. scale: what all losses are multiplied by."""
 
     inputs: Sequence[Values]
     rest: Sequence[Any]
-    fractions: Sequence[float]
+    places: Sequence[MicrobatchPlace]
+    scale: float = 1.0
+
+    def worth(self, microbatch: int) -> float:
+        """What a microbatch's loss is multiplied by."""
+        return self.places[microbatch].fraction * self.scale
 
 
-LossAndGradients = Callable[[list[Any], Any, float], tuple[Any, Sequence[Any]]]
-"""From a microbatch's outputs, its other half and its fraction, the loss and its gradient by each
-output."""
+LossAndGradients = Callable[[list[Any], Any, MicrobatchPlace, float], tuple[Any, Sequence[Any]]]
+"""From a microbatch's outputs, its other half, its place and what it is worth, the loss and its
+gradient by each output."""
 
 
 @final
@@ -147,19 +228,20 @@ class MicrobatchRun:
 
     def _forward(self, stage: int, m: int) -> None:
         taken = [self._value(t, m) for t in self._partition.takes[stage]]
-        fraction = self._batch.fractions[m]
+        place, worth = self._batch.places[m], self._batch.worth(m)
         if stage == self._partition.loss:
             self.outputs[m] = taken
             if self._loss is not None:
                 outputs = [tf.identity(y) for y in taken]
-                loss, self._by_output[m] = self._loss(outputs, self._batch.rest[m], fraction)
+                rest = self._batch.rest[m]
+                loss, self._by_output[m] = self._loss(outputs, rest, place, worth)
                 self.losses.append(loss)
             return
         if self._loss is not None:
-            given = self._stages[stage].forward(m, taken)
+            given = self._stages[stage].forward(m, taken, place)
         else:
-            given, penalty = self._stages[stage].predict(taken)
-            self.losses.append(penalty * fraction)
+            given, penalty = self._stages[stage].predict(taken, place)
+            self.losses.append(penalty * worth)
         for t, y in zip(self._partition.gives[stage], given, strict=True):
             self._values[m][t] = y
             for device in self._partition.goes_to(t):
@@ -171,8 +253,7 @@ class MicrobatchRun:
         else:
             gives = self._partition.gives[stage]
             gradients = [self._gradient(t, m) for t in gives]
-            fraction = self._batch.fractions[m]
-            found, penalty = self._stages[stage].backward(m, gradients, fraction)
+            found, penalty = self._stages[stage].backward(m, gradients, self._batch.worth(m))
             self.losses.append(penalty)
             for t in gives:
                 del self._values[m][t]

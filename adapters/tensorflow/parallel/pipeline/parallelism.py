@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dream._adapter import Loss, Plan, Step, Weight
 from dream._errors import Unsupported
-from dream.adapters.keras import private
+from dream.adapters.keras import checks, losses, private
 from dream.adapters.keras.consistency import metric_states
 from dream.adapters.keras.forward import check_loss, score
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled
@@ -21,6 +21,7 @@ from dream.adapters.keras.private import compiled_loss
 from dream.adapters.tensorflow import evaluate
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.parallel.pipeline import remote_variables, stages
+from dream.adapters.tensorflow.parallel.pipeline.checks import check_masks, check_weights
 from dream.adapters.tensorflow.parallel.pipeline.engine import KerasPipeline, MicrobatchLoss
 from dream.adapters.tensorflow.parallel.pipeline.local import LocalPipeline
 from dream.adapters.tensorflow.parallel.pipeline.ranks import RankPipeline
@@ -67,6 +68,8 @@ class PipelineParallelism(SplitParallelism):
         if kind != "predict":
             with remote_variables.only_shapes():
                 private.build_but_optimizer(model, private.symbolic(batch))
+            checks.check_reduced(model)
+            losses.adopt(model, self.engine.knobs.strict)
 
     def take_optimizer(self, optimizer: Any) -> Any:
         """Have it clip what it is given, and refuse a gradient of a rank's own."""
@@ -143,7 +146,8 @@ class PipelineRunner(SplitRunner):
         def step(batch: Any, one_length: bool) -> Any:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             pipeline = self._parallelism.pipeline(model)
-            _check_masks(model)
+            check_masks(model)
+            check_weights(model, weight)
             loss, runs = pipeline.train(x, (y, weight), loss_of, model.optimizer)
             given = [pipeline.gather(outputs, everywhere=False) for outputs in runs]
             outputs = list(chain.from_iterable(filter(None, given)))
@@ -206,13 +210,3 @@ def _check_own(model: Any, name: str) -> None:
             f"A model in parts takes Keras's own {name}. Received: {type(model).__name__}.{name}. "
             "Use strategy.train_step, or 'sharded', which runs a model's own step."
         )
-
-
-def _check_masks(model: Any) -> None:
-    for output in model.outputs:
-        if private.mask_of(output) is not None:
-            raise Unsupported(
-                "The predictions carry a mask, so the loss is the mean over what is unmasked, of "
-                f"which microbatches hold unequal numbers. Received: {model.name!r} with a masked "
-                "output. Use strategy.train_step with weight=, or drop the mask."
-            )

@@ -6,7 +6,7 @@ the gradients by them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -84,7 +84,7 @@ class RankPipeline(KerasPipeline):
             variable.assign(everyone.broadcast(mine))
             remote_variables.send_home(variable, self._home(variable))
         self._placed = {
-            index: PlacedStage(stage, placement.topology.device, {})
+            index: self.placed_stage(stage, placement.topology.device, {})
             for index, stage in enumerate(partition.stages)
             if stage.device == placement.here
         }
@@ -116,7 +116,7 @@ class RankPipeline(KerasPipeline):
         return self.partition.devices[-1]
 
     def run(self, batch: MicrobatchInputs, loss: LossAndGradients | None) -> tuple[Any, list[Any]]:
-        ranks, count = self._ranks, len(batch.fractions)
+        ranks, count = self._ranks, len(batch.places)
         partition, here = self.partition, ranks.here
         tasks = partition.tasks(
             ranks.row, self.rows, count, self.schedule, training=loss is not None
@@ -173,6 +173,15 @@ class RankPipeline(KerasPipeline):
     def finite(self, gradients: Sequence[Any]) -> Any:
         mine = tf.cast(all_finite(gradients), tf.float32)
         return self._ranks.communicator.all_reduce(mine, "min") > 0
+
+    @property
+    def stages_here(self) -> Iterable[PlacedStage]:
+        return self._placed.values()
+
+    def copy_seeds(self) -> None:
+        for stage in self._placed.values():
+            seeds = stage.seeds()
+            stage.go_on_from(self._ranks.takers.broadcast(seeds, 0) if seeds else [])
 
     def copy_variables(self) -> None:
         """Nothing: each row has added up the same gradients."""

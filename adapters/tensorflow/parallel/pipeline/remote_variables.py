@@ -109,8 +109,9 @@ class RemoteVariable(PartialVariable):
         )
 
     def assign(self, value: Any, *_: Any, **__: Any) -> Any:
-        """Its owner, which is told the same, takes the value."""
-        self._home.consistency.changed(np.asarray(value))
+        """Its owner, which is told the same, takes the value; in a graph as here, in its own."""
+        if tf.executing_eagerly():
+            self._home.consistency.changed(np.asarray(value))
         return self
 
     def _blank(self) -> NDArray[Any]:

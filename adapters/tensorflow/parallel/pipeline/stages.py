@@ -15,6 +15,7 @@ from dream._errors import ConfigurationError, Unsupported, unknown
 from dream._topology import Mesh
 from dream.adapters.keras import private
 from dream.adapters.keras.private import made_by
+from dream.adapters.tensorflow.parallel.pipeline.checks import check_crossing
 from dream.collectives import Communicator
 from dream.pipeline.division import asked_microbatches, asked_stages, balanced, check_starts
 from dream.pipeline.partition import Partition, Stage
@@ -56,6 +57,7 @@ def partition(model: Any, operations: Sequence[Any], homes: Assignment) -> Parti
         others = [op for op, (where, _) in zip(operations, homes, strict=True) if where != home]
         made = [id(t) for op in mine for t in _flat(op.output)]
         takes = _once(id(t) for op in mine for t in _flat(op.input) if producer[id(t)] != home)
+        check_crossing([tensors[t] for t in takes])
         wanted = {id(t) for op in others for t in _flat(op.input)} | set(outputs)
         gives = tuple(t for t in _once(made) if t in wanted)
         stage = keras.Model([tensors[t] for t in takes], [tensors[t] for t in gives])

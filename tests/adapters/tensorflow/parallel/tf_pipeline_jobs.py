@@ -27,6 +27,7 @@ from tf_split_models import (
 )
 
 import dream
+from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import MicrobatchPlace
 
 
 def devices_of(variables: Any) -> dict[str, str]:
@@ -129,7 +130,8 @@ def ops_by_device(strategy: Any) -> dict[str, list[str]]:
     for placed in pipeline.placed[0]:
         assert not [g for g in placed.gradients if g is not None]  # used up by the step
         first = placed.stage.takes == pipeline.partition.inputs
-        given = placed.forward(0, [tf.ones((4, 8 if first else 64)) for _ in placed.stage.takes])
+        taken = [tf.ones((4, 8 if first else 64)) for _ in placed.stage.takes]
+        given = placed.forward(0, taken, MicrobatchPlace(0, 4, 4, 1.0))
         by_taken, _ = placed.backward(0, [tf.ones_like(y) for y in given], 1.0)
         found = [*given, *by_taken, *(g for _, g in placed.summed())]
         seen[placed.device] = [x.device[-5:] for x in found if x is not None]

@@ -30,3 +30,15 @@ def _by_name(module: str, name: str) -> Any:
 def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+
+
+def same(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
+    """Hold nested lists and dicts of numbers against each other."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        ours, theirs = ([each[key] for key in theirs] for each in (ours, theirs))
+    if not isinstance(theirs, (list, tuple)):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+        return
+    for a, b in zip(ours, theirs, strict=True):
+        same(a, b, tolerance)
