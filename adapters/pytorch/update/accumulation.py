@@ -32,7 +32,7 @@ class Updates:
         self.held = GradientGuard()
         self._share: Share | None = None
         self._gates: WeakSet[Gate] = WeakSet()
-        self._cut_by_step = False
+        self._cut_by_step = self._said = False
 
     def gate(self, optimizer: Optimizer) -> Gate:
         """Make what an optimizer's steps pass through."""
@@ -48,9 +48,11 @@ class Updates:
         """An explicit step was made, which takes whole shares and cuts them itself."""
         self._cut_by_step = True
 
-    def begin(self, share: Share | None) -> bool:
+    def begin(self, share: Share | None, module: nn.Module) -> bool:
         """A forward pass on a loader's micro-batch, or on what a loop made of it (None). Whether
         the gradient is complete with it."""
+        if self._share is not None and share in (None, self._share) and not self._said:
+            self._tell_of_steps(module, self._share)
         if share is None:
             return self._share is None or self._share.last
         if share is not self._share:
@@ -61,6 +63,20 @@ class Updates:
                 self.held.check()
             self._share = share
         return share.last
+
+    def _tell_of_steps(self, module: nn.Module, share: Share) -> None:
+        """Say, once, that a model is called whose step on this micro-batch waits."""
+        for gate in self._gates:
+            if gate.waits_at(self.number, share.micro) and gate.steps(module):
+                self._said = True
+                logger.info(
+                    "a model is called after its %s.step on the same batch, which waits for the "
+                    "last micro-batch of accumulate=%d: the others see it as it was before, which "
+                    "one device would not. Step all optimizers at the end of a batch, or leave "
+                    "accumulate= out",
+                    gate.name, self.most,
+                )  # fmt: skip
+                return
 
     def begin_whole(self) -> None:
         """An explicit step, which is an update by itself."""
@@ -136,6 +152,19 @@ class Gate:
         self._at = number, share.micro
         self.open = not share.last
         return share.last
+
+    @property
+    def name(self) -> str:
+        return type(self._optimizer).__name__
+
+    def waits_at(self, number: int, micro: int) -> bool:
+        """Whether it was called at this micro-batch of this update, and is yet to step."""
+        return self.open and self._at == (number, micro)
+
+    def steps(self, module: nn.Module) -> bool:
+        """Whether it is given any of a module's parameters."""
+        own = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return any(id(p) in own for p in module.parameters())
 
     def drop(self) -> None:
         """Forget the gradient of an update that was left."""

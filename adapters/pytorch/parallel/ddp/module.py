@@ -97,7 +97,7 @@ class DdpModule(DistributedModule, Bearer):
         share = self.registry.shares.of((*args, *kwargs.values()))
         updates = self.registry.updates
         if updates is not None:
-            self.completes = updates.begin(share)
+            self.completes = updates.begin(share, self.module)
             self._begins = share is None or share.micro == 0
         if not self._backward.installed:
             self._backward.lend()

@@ -93,7 +93,7 @@ class LoopTracker:
             scaling.loop_calls()
         if updates is not None:
             share = self._shares.of(inputs)
-            updates.begin(share)
+            updates.begin(share, model)
             self._weight = 1.0 if share is None else share.weight
             if model not in self._models:
                 updates.held.watch(p for p in model.parameters() if p.requires_grad)

@@ -188,7 +188,7 @@ class ShardedModule(DistributedModule, Bearer):
             registry.training.scaling.loop_calls()
         share = registry.shares.of((*args, *kwargs.values()))
         if registry.updates is not None:
-            completes = registry.updates.begin(share)
+            completes = registry.updates.begin(share, self.module)
             self._begin_micro(begins=share is None or share.micro == 0, completes=completes)
         self._backward.lend()
         return self.train(forward, args, kwargs, share)

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch_update
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
@@ -53,3 +56,31 @@ def test_what_was_drawn_is_drawn_again_whoever_drew_since() -> None:
 def test_weights_that_are_loaded_in_pieces_are_stepped_from() -> None:
     for rank in dream.launch(torch_update.loaded_in_pieces, n=2, framework="torch", timeout=120):
         assert rank == [0.0] * 4
+
+
+def taking_turns(kind: str) -> None:
+    torch.manual_seed(3)
+    critic, maker = nn.Linear(6, 4), nn.Linear(6, 6)
+    first, second = (torch.optim.SGD(model.parameters(), 0.1) for model in (critic, maker))
+    for (x,) in DataLoader(TensorDataset(torch.randn(16, 6)), batch_size=8):
+        critic(x).pow(2).mean().backward()
+        if kind == "turns":
+            first.step()
+        (critic(maker(x)) if kind == "turns" else maker(x)).mean().backward()
+        if kind == "together":
+            first.step()
+        second.step()
+
+
+def both_ways() -> None:
+    for kind in ("together", "turns"):
+        with dream.strategy("mirrored", accumulate=2):
+            taking_turns(kind)
+
+
+def test_a_model_that_is_called_before_its_step_is_made_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """In silence a GAN saw the critic as it was before its step, in all micro-batches but one."""
+    dream.launch(both_ways, n=2, framework="torch", timeout=120)
+    assert capfd.readouterr().err.count("a model is called after its SGD.step") == 1
