@@ -63,9 +63,11 @@ def taking_turns(kind: str) -> None:
     critic, maker = nn.Linear(6, 4), nn.Linear(6, 6)
     first, second = (torch.optim.SGD(model.parameters(), 0.1) for model in (critic, maker))
     for (x,) in DataLoader(TensorDataset(torch.randn(16, 6)), batch_size=8):
+        first.zero_grad()
         critic(x).pow(2).mean().backward()
         if kind == "turns":
             first.step()
+        second.zero_grad()
         (critic(maker(x)) if kind == "turns" else maker(x)).mean().backward()
         if kind == "together":
             first.step()
