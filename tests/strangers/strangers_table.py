@@ -1,7 +1,7 @@
 """Prints the whole table: script x strategy -> difference, or what was said.
 
 python tests/strangers/strangers_table.py [SCRIPT ...] [--framework torch] [--strategy mirrored]
-    [--ranks 2] [--out FILE] [--keep FOLDER]
+    [--ranks 2] [--device cuda] [--out FILE] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
 
 from strangers_job import Outcome, Plain, judge, run
 from strangers_rows import EQUAL, Row, in_one_process, rows
+from strangers_worker import DEVICE
 
 from dream.launch.forks.forked import SERVER, serving
 
@@ -28,6 +29,8 @@ WIDTH = 160  # of what was said
 
 def main() -> None:
     options = _options()
+    if options.device:
+        os.environ[DEVICE] = options.device
     wanted = [row for row in rows() if _is_wanted(row, options)]
     with tempfile.TemporaryDirectory() as room, _fork_server():
         folder = Path(options.keep or room).absolute()
@@ -47,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--strategy", action="append")
     parser.add_argument("--ranks", action="append", type=int)
     parser.add_argument("--out", help="a file that the lines are appended to")
+    parser.add_argument("--device", help="move torch's scripts to it, as cuda")
     parser.add_argument("--keep", help="a folder for every rank's output")
     return parser.parse_args()
 

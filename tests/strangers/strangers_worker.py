@@ -26,6 +26,8 @@ Whole = dict[str, Any]
 MODULES = {"torch": "torch", "keras-tensorflow": "keras", "keras-torch": "keras"}
 LATER = {"torch": "torch._dynamo"}  # which the first optimizer imports, for a second
 HISTORY = "history"
+DEVICE = "STRANGERS_DEVICE"
+"""The variable that names a device to move torch's scripts to."""
 
 
 def main() -> None:
@@ -44,7 +46,7 @@ def _rank(framework: str, script: Path, strategy: str, folder: Path) -> None:
     sys.argv = [str(script)]
     name, options = _parsed(strategy)
     with dream.strategy(name, **options) as chosen:
-        names = runpy.run_path(str(script), run_name="__main__")
+        names = _run(script)
         figures = _figures(names, getattr(chosen, "full_state", None), name)
     _save(folder / f"rank{rank}.npz", figures)
 
@@ -80,13 +82,25 @@ def _alone(script: Path, folder: Path) -> int:
         os.dup2(log.fileno(), 2)
         os.chdir(room)
         try:
-            names = runpy.run_path(str(script), run_name="__main__")
+            names = _run(script)
             _save(folder / f"{script.stem}.npz", _figures(names, None, ""))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             return 1
     return 0
+
+
+def _run(script: Path) -> dict[str, Any]:
+    """Return the names that a script leaves. Moved to a device, where one is asked for."""
+    device = os.environ.get(DEVICE)
+    if not device:
+        return runpy.run_path(str(script), run_name="__main__")
+    from strangers_device import helpers, on_device
+
+    names = {"__name__": "__main__", "__file__": str(script), **helpers(device)}
+    exec(on_device(script.read_text(), str(script), device), names)
+    return names
 
 
 def _save(file: Path, figures: Figures) -> None:
