@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from threading import main_thread
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -21,12 +23,14 @@ def tensors_before() -> Iterator[torch.Tensor]:
     for frame in _frames():
         for names in (frame.f_locals, frame.f_globals):
             for value in [*names.values()]:
-                yield from _tensors(value)
+                with suppress(Exception):  # objects that stand for others may raise anything
+                    yield from [x for x in _tensors(value) if not x.is_inference()]
 
 
 def _frames() -> Iterator[FrameType]:
-    """The innermost frames that are the script's."""
-    frame: FrameType | None = sys._getframe(1)
+    """The innermost frames of the main thread that are the script's: batches may be read ahead by
+    another."""
+    frame = sys._current_frames().get(main_thread().ident or 0)
     left = _FRAMES
     while frame is not None and left:
         if not is_library(frame.f_globals.get("__name__")):

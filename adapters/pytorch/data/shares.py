@@ -90,6 +90,7 @@ class Shares:
 
     def __init__(self) -> None:
         self.dealt = 0
+        self._begun = False
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
         self._passed: Callable[[], None] | None = None
@@ -149,7 +150,8 @@ class Shares:
             reading = PassReading()
             self._readings = {k: r for k, r in self._readings.items() if not r.ended}
         self._readings[key] = reading  # the last one is read now
-        if not self.dealt and share.parts > 1:
+        if share.parts > 1 and not self._begun:
+            self._begun = True
             self.alike.made_before(tensors_before())
         self.dealt += share.parts > 1 and get_ident() == _MAIN.ident
         if self.given is not None:

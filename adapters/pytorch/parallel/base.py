@@ -48,6 +48,16 @@ from dream.update.update import Knobs
 
 Values = Collection[object]
 """Those of an option that are honoured; none stands for all."""
+HONOURED: Mapping[str, Values] = {
+    "accumulate": (),
+    "clip_norm": (),
+    "clip_value": (),
+    "precision": (),
+    "recompute": (),
+    "strict": (),
+    "sync_batch_norm": (),
+}
+"""What models are trained with that no rank or device has whole."""
 
 
 @final

@@ -3,7 +3,6 @@ gradients are averaged over the ranks as replicas' are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -17,7 +16,7 @@ from dream._topology import Mesh, own_gpus
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.module import DistributedModule, Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.parallel.base import Participants, Values, connect
+from dream.adapters.pytorch.parallel.base import HONOURED, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.layers import DeviceGrid, devices_of_row, placed
@@ -33,15 +32,7 @@ class LayersOfRanks(Averaging):
 
     keras_block = None
     averages_after = True
-    supports: Mapping[str, Values] = {
-        "accumulate": (),
-        "clip_norm": (),
-        "clip_value": (),
-        "precision": (),
-        "recompute": (),
-        "strict": (),
-        "sync_batch_norm": (),
-    }
+    supports = HONOURED
     supports_for = "Layers on devices, in several processes,"
     instead = "Use 'mirrored', which takes all."
 

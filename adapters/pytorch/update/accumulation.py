@@ -51,8 +51,9 @@ class Updates:
     def begin(self, share: Share | None, module: nn.Module) -> bool:
         """A forward pass on a loader's micro-batch, or on what a loop made of it (None). Whether
         the gradient is complete with it."""
-        if self._share is not None and share in (None, self._share) and not self._said:
-            self._tell_of_steps(module, self._share)
+        at = self._share
+        if at is not None and (share is None or share is at) and not self._said:
+            self._tell_of_steps(module, at)
         if share is None:
             return self._share is None or self._share.last
         if share is not self._share:

@@ -19,7 +19,7 @@ from dream.adapters.pytorch.call_hook import CallHook, set_hook
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.keras.entry import refuse_keras
 from dream.adapters.pytorch.module import layout_of, start_as_rank_0
-from dream.adapters.pytorch.parallel.base import Parallelism, Participants
+from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user, running_layers
 from dream.adapters.pytorch.parallel.pipeline.microbatch_run import rows_of
 from dream.adapters.pytorch.parallel.pipeline.model import (
@@ -43,7 +43,6 @@ from dream.adapters.pytorch.parallel.sharding.mesh_placement import (
     connect,
     mesh_of,
 )
-from dream.adapters.pytorch.parallel.sharding.parallelism import HONOURED
 from dream.adapters.pytorch.parallel.sharding.state import saving_wholes
 from dream.adapters.pytorch.train_step import Cuts, MicroParts, plain_step
 from dream.adapters.pytorch.update.recompute import How, recompute

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -25,7 +25,7 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.parallel.base import Parallelism, Participants
+from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
 from dream.adapters.pytorch.parallel.sharding import operations, state
 from dream.adapters.pytorch.parallel.sharding.gradients import (
@@ -44,16 +44,6 @@ from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.collectives import Communicator
 from dream.strategies import registry
 from dream.update.update import Knobs
-
-HONOURED: Mapping[str, Collection[object]] = {
-    "accumulate": (),
-    "clip_norm": (),
-    "clip_value": (),
-    "precision": (),
-    "recompute": (),
-    "strict": (),
-    "sync_batch_norm": (),
-}
 
 
 class Sharding(Parallelism):
