@@ -19,7 +19,7 @@ from dream._adapter import Adapter, Loss, Metric, Step, Weight
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.fetch import rows
-from dream.adapters.pytorch.errors import explain_no_gpu
+from dream.adapters.pytorch.errors import explain
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.earlier import Earlier
 from dream.adapters.pytorch.foreign.metrics import Metrics
@@ -104,7 +104,7 @@ class TorchAdapter(Adapter):
 
     def exit(self) -> None:
         self.parallelism.shares.explain(sys.exception())
-        explain_no_gpu(sys.exception())
+        explain(sys.exception())
         self._unsaved.rest()
         if self._events is not None:
             self._events.exit()

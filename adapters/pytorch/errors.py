@@ -61,17 +61,29 @@ def let_go(error: BaseException) -> None:
         at = at.__context__
 
 
-_NO_GPU = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
+_NOTES = (
+    (
+        re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available"),
+        "no GPU is here. Write .to(device) in place of .cuda(), with device = "
+        'torch.device("cuda" if torch.cuda.is_available() else "cpu"): on GPUs, each rank has '
+        "its own already.",
+    ),
+    (
+        re.compile("mixed torch.Tensor and DTensor|not have a sharding strategy|evenly sharded"),
+        "this rank holds a part of each parameter, and all of it only while its module is called: "
+        "the script computes with one elsewhere. Do so in the module's forward; or choose "
+        "'mirrored', or zero=1 under 'sharded', which leave parameters whole.",
+    ),
+)
+"""What torch says, and what to write instead."""
 
 
-def explain_no_gpu(error: BaseException | None) -> None:
-    """Add to torch's error of a GPU that is not here what to write."""
-    if isinstance(error, (AssertionError, RuntimeError)) and _NO_GPU.search(str(error)):
-        error.add_note(
-            "dream: no GPU is here. Write .to(device) in place of .cuda(), with device = "
-            'torch.device("cuda" if torch.cuda.is_available() else "cpu"): on GPUs, each rank has '
-            "its own already."
-        )
+def explain(error: BaseException | None) -> None:
+    """Add to an error of torch's, that ends a block, what to write."""
+    if isinstance(error, (AssertionError, RuntimeError)):
+        for said, note in _NOTES:
+            if said.search(str(error)):
+                error.add_note(f"dream: {note}")
 
 
 @contextmanager

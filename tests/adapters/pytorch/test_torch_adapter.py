@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import dream
 from dream.adapters.pytorch import adapter
@@ -64,3 +66,16 @@ def _imported(path: Path, prefix: str) -> set[str]:
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(prefix):
             found |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found - {_module(path)}
+
+
+def test_an_error_about_parts_of_parameters_says_what_to_write() -> None:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        part = distribute_tensor(torch.ones(2, 2), mesh, [Shard(0)])
+        with pytest.raises(RuntimeError) as raised, dream.strategy("single", framework="torch"):
+            _ = torch.ones(2, 2) @ part
+    finally:
+        torch.distributed.destroy_process_group()
+    assert "zero=1" in "".join(raised.value.__notes__)

@@ -56,7 +56,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     shard_loaded,
 )
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.private import is_view, recomputing, tree_map
+from dream.adapters.pytorch.private import current_backward, is_view, recomputing, tree_map
 from dream.collectives import Communicator
 
 
@@ -88,7 +88,6 @@ class FullySharded(Sharding):
         super().subscribe(hooks)
         if not self.alone:
             hooks.wrap("grad", self._differentiable)
-            hooks.wrap("backward", self._ending)
 
     def adopt(self, optimizer: Optimizer) -> None:
         known = optimizer in self._guarded
@@ -125,13 +124,18 @@ class FullySharded(Sharding):
 
         return kept
 
-    def _ending(self, backward: Callable[..., None]) -> Callable[..., None]:
-        """Have what was kept be given up when `torch.autograd.backward` has ended."""
+    def within_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Have gradients that waited for the pass's end be added up, and what was kept given up."""
+        run = super().within_backward(backward)
 
         @wraps(backward)
         def ended(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
-            self._give_up()
+            run(*args, **kwargs)
+            if self._kept and current_backward() == -1:
+                self._keep_gathered(False)
+                for root in self._sharded_roots():
+                    root.reduce_waiting()
+                self.reshard()
 
         return ended
 
@@ -143,9 +147,11 @@ class FullySharded(Sharding):
 
     def _keep_gathered(self, keep: bool) -> None:
         self._kept = keep
-        for root in self.roots:
-            assert isinstance(root, FullyShardedModule)
+        for root in self._sharded_roots():
             root.keep_gathered(keep)
+
+    def _sharded_roots(self) -> list[FullyShardedModule]:
+        return [root for root in self.roots if isinstance(root, FullyShardedModule)]
 
 
 @final
@@ -168,6 +174,7 @@ class FullyShardedModule(ShardedModule):
         self._units: list[FSDPModule] = []
         self._resharded: list[FSDPModule] = []  # between forward and backward
         self._gathered: dict[int, nn.Parameter] = {}
+        self._completes, self._keeps = True, False
 
     def shard(self) -> None:
         check_runs_first(self.module)
@@ -203,8 +210,8 @@ class FullyShardedModule(ShardedModule):
         if fresh:  # what is left there is of an update that was dropped
             for parameter in self._gathered.values():
                 parameter.grad = None
-        for unit in self._units:
-            unit.set_requires_gradient_sync(completes, recurse=False)
+        self._completes = completes
+        self._synchronise()
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -215,11 +222,27 @@ class FullyShardedModule(ShardedModule):
             unit.reshard()
 
     def keep_gathered(self, keep: bool) -> None:
-        """Leave what is gathered after a pass, for one through its gradients; or not."""
+        """Leave what is gathered after a pass, for one through its gradients; or not.
+
+        FSDP2 takes a unit's gradients for whole when its inputs' are there. On a GPU the nodes of a
+        gradient's own graph come later than those (a thread numbers its nodes by itself), so that
+        what they add to it would be lost: all wait for the end of the pass.
+        """
+        self._keeps = keep
+        self._synchronise()
         for unit in self._units:
             unit.set_reshard_after_backward(not keep, recurse=False)
             if unit in self._resharded:
                 unit.set_reshard_after_forward(not keep, recurse=False)
+
+    def reduce_waiting(self) -> None:
+        """Add up over the ranks what a backward pass left, where that completes an update."""
+        if self._completes:
+            private.end_backward(self._units)
+
+    def _synchronise(self) -> None:
+        for unit in self._units:
+            unit.set_requires_gradient_sync(self._completes and not self._keeps, recurse=False)
 
     def hook_of_copy(self, module: nn.Module) -> PendingCopy:
         """Make what takes the calls of a copy of the module, or of one of its parts."""
@@ -327,7 +350,16 @@ def fully_shard_in_place(
     made: Any = type(module)
     module.__class__ = _named_as_before(made)
     assert isinstance(module, FSDPModule)
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            vars(part)["flatten_parameters"] = _stay_gathered
     return module
+
+
+def _stay_gathered() -> None:
+    """Stand for `flatten_parameters` of recurrent layers, which torch calls when it sees other
+    parameters: on a GPU that moves what is gathered elsewhere, and the layer would compute by its
+    first weights for ever."""
 
 
 @cache

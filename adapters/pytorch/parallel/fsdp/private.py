@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,16 @@ def know_root(root: nn.Module) -> None:
     for part in filter(None, map(state._get_state_for_module, parts)):
         part._is_root = None
     state._lazy_init()
+
+
+def end_backward(units: Iterable[Any]) -> None:
+    """Have FSDP2 do once more what it does as a backward pass ends: reduce what is there."""
+    from torch.distributed.fsdp import fully_shard  # which takes a while
+
+    for unit in units:
+        state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
+        if state._is_root:
+            state._root_post_backward_final_callback()
 
 
 def original_class(module: nn.Module) -> type[nn.Module]:

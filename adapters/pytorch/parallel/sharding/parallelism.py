@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -76,7 +76,7 @@ class Sharding(Parallelism):
         self._guarded: WeakSet[Optimizer] = WeakSet()
         self.backward = WeighedBackward(
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
-            within=starting_anywhere,
+            within=self.within_backward,
         )  # fmt: skip
         self.registry.row_leaves = self._guard.rows = self.backward.row_leaves
         self._bare = BareParameters(self.registry, self.shares, self.backward.waits)
@@ -122,6 +122,10 @@ class Sharding(Parallelism):
 
     def _modules(self) -> list[nn.Module]:
         return [root.module for root in sorted(self.roots, key=lambda root: root.number)]
+
+    def within_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Wrap torch's own backward pass, beneath what weighs it."""
+        return starting_anywhere(backward)
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.made("module", self.parameters.add)

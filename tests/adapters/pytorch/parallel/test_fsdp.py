@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_habits
 import pytest
 from sharding_cases import RANKS, figures, found
+
+import dream
 
 pytestmark = pytest.mark.slow
 SMALL = 1024  # bytes of a count, of a padded row: what does not fall with the ranks
@@ -74,3 +77,12 @@ def test_ranks_that_call_other_parts_are_told_so() -> None:
     assert done.returncode != 0, said
     assert "The ranks call different parts of a model" in said
     assert "experts.1 on rank 0" in said
+
+
+@pytest.mark.parametrize("zero", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("what", gpu_habits.LOSSES)
+def test_what_torch_does_on_gpus_leaves_the_gradient_whole(what: str, zero: int) -> None:
+    """FSDP2 lost what a gradient of a gradient added, and computed by a GRU's first weights."""
+    expected = gpu_habits.train(what)
+    for rank in dream.launch(gpu_habits.sharded, what, zero, n=2, framework="torch"):
+        assert rank == pytest.approx(expected, rel=0, abs=1e-6)
