@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from dream.adapters.pytorch.private import CALL, has_hooks, own_call
+from dream.adapters.pytorch.private import CALL, has_hooks, not_compiled_alone, own_call
 
 _STATE = "__getstate__"
 
@@ -28,6 +28,9 @@ class CallHook(ABC):
     def __init__(self, module: nn.Module, inner: Callable[..., Any] | None = None) -> None:
         self.module = module
         self.inner: Callable[..., Any] = own_call(module) if inner is None else inner
+
+    def __init_subclass__(cls) -> None:
+        not_compiled_alone(cls.__call__)
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -52,6 +55,9 @@ class Wrapper(ABC):
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
+
+    def __init_subclass__(cls) -> None:
+        not_compiled_alone(cls.__call__)
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -17,6 +17,11 @@ from torch import distributed, nn
 from torch._C._distributed_c10d import GradBucket as GradBucket
 from torch._C._distributed_c10d import Work as Work
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
 from torch._ops import OpOverload as OpOverload
 from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -219,6 +224,13 @@ def compiles() -> bool:
     """Whether anything was given to torch.compile, be it not called yet."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # a second to import
     return dynamo is not None and any(map(callable, dynamo.cached_backends.values()))
+
+
+def not_compiled_alone(function: Any) -> None:
+    """Have torch.compile take a function within what calls it, and never begin with it: with the
+    functions of torch's own modules it does the same."""
+    skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
+    set_code_exec_strategy(function.__code__, skipped)
 
 
 def innermost_mode() -> Any:

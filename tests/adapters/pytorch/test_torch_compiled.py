@@ -28,3 +28,9 @@ def test_a_block_has_nothing_compiled_again(ranks: int) -> None:
         assert counts["recompiled"] <= alone["recompiled"]
         assert counts["breaks"] <= alone["breaks"]
         assert np.abs(weights - right).max() < 1e-6
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_what_takes_the_calls_of_parts_is_not_compiled_by_itself(ranks: int) -> None:
+    for rank in results(ranks):
+        assert rank["parts"] <= rank["parts alone"]
