@@ -97,7 +97,7 @@ class WeighedBackward:
         call = TrainingCall.of(bearer, share, args, kwargs)
         self.row_leaves.note(share, args if not kwargs else (*args, *kwargs.values()))
         if not self.reader.settled:
-            call.keep()
+            call.keeps = True
             self.lineage.called(call, (args, kwargs))
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)

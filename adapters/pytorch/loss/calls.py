@@ -14,8 +14,8 @@ from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
 
 _SMALL = 1 << 16
-CALL_AT = "dream.call"
-"""A key of a graph node's metadata, which lives as long as the node does."""
+CALL_AT, OUTPUT_AT = "dream.call", "dream.output"
+"""Keys of a graph node's metadata, which lives as long as the node does."""
 
 SIZE = 6
 """Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
@@ -122,16 +122,15 @@ class TrainingCall:
 
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
-    made: by node, small outputs, where `keep` was said: a graph keeps no targets that are
-    subtracted from them. returned: whether it has.
+    keeps: whether small outputs stay with their nodes: a graph keeps no targets that are subtracted
+    from them. returned: whether it has.
     """
 
-    __slots__ = ("bearer", "inputs", "made", "returned", "share")
+    __slots__ = ("bearer", "inputs", "keeps", "returned", "share")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
-        self.made: dict[Any, torch.Tensor] | None = None
-        self.returned = False
+        self.keeps = self.returned = False
 
     @classmethod
     def of(
@@ -146,10 +145,6 @@ class TrainingCall:
                 nodes.append(x.grad_fn)
         return cls(bearer, share, [node for node in nodes if node is not None])
 
-    def keep(self) -> None:
-        """Have outputs be kept until backward."""
-        self.made = {}
-
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
         self.returned = True
@@ -157,8 +152,8 @@ class TrainingCall:
             node: Any = x.grad_fn if isinstance(x, torch.Tensor) else None
             if node is not None:
                 node.metadata[CALL_AT] = self
-                if self.made is not None and x.numel() <= _SMALL:
-                    self.made[node] = x.detach()
+                if self.keeps and x.numel() <= _SMALL:
+                    node.metadata[OUTPUT_AT] = x.detach()
 
 
 def call_at(node: Any) -> TrainingCall | None:

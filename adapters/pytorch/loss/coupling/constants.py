@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.calls import OUTPUT_AT, TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.apart import FIGURES, TermsApart
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
@@ -209,12 +209,12 @@ def _subtracted(node: Any, name: str) -> list[torch.Tensor]:
     if not isinstance(error, torch.Tensor) or (len(ways) == 2 and ways[1] is not difference):
         return []
     views, at = [], below[0]
-    while (call := call_at(at)) is None:
+    while call_at(at) is None:
         if at.name() not in _VIEWS or len(graph.operands(at)) != 1:
             return []
         views.append(at)
         at = graph.operands(at)[0]
-    output = None if call.made is None else call.made.get(at)
+    output = at.metadata.get(OUTPUT_AT)
     if output is None:
         return []
     for view in reversed(views):

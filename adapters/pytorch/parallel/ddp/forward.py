@@ -16,14 +16,26 @@ from dream.shared_memory import Row
 
 
 @final
+class BucketState:
+    """What a DDP's hook tells. Torch holds it by what Python's collector does not see into, so it
+    must not lead to the module.
+
+    reduced: whether the backward pass that runs has reduced every bucket.
+    rows: where buckets lie in memory of all ranks, by their numbers; None while DDP will make its
+        buckets again, as it does after the first backward pass where it need not search.
+    """
+
+    def __init__(self, rows: dict[int, Row | None] | None) -> None:
+        self.reduced, self.rows = False, rows
+
+
+@final
 class DdpForward(nn.Module):
     """The module that DDP wraps: it runs the user's, and has a message beside its parameters.
 
     searched: DDP searches the output for the parameters that take part; a parameter itself is
         not found, a tensor computed from it is.
-    reduced: whether the backward pass that runs has reduced every bucket, where the hook tells.
-    rows: where buckets lie in memory of all ranks, by their numbers; None while DDP will make its
-        buckets again, as it does after the first backward pass where it need not search.
+    buckets: what the hook tells of DDP's buckets.
     started: what backward is to start from for the message to go, in a list, where a parameter is
         not taken for one of the module's.
     """
@@ -35,12 +47,11 @@ class DdpForward(nn.Module):
         self.inner = hook.module
         self.message: nn.Parameter | None = None
         self.started: list[torch.Tensor] = []
-        self.reduced = False
-        self.forget_rows()
+        self.forget_buckets()
 
-    def forget_rows(self) -> None:
+    def forget_buckets(self) -> None:
         """Another DDP has other buckets."""
-        self.rows: dict[int, Row | None] | None = {} if self._searched else None
+        self.buckets = BucketState({} if self._searched else None)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As DDP runs it: what it searches is among what is returned."""

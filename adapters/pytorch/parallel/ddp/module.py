@@ -122,7 +122,7 @@ class DdpModule(DistributedModule, Bearer):
             own = torch.as_tensor(message, dtype=torch.float64)
             self._alone = own if self._begins or self._alone is None else self._alone + own
             return True
-        self.backwards.expected, self._runner.reduced = True, False
+        self.backwards.expected, self._runner.buckets.reduced = True, False
         if self.late is not None:
             self.late.ride(message, begins=self._begins)
             return True
@@ -153,7 +153,7 @@ class DdpModule(DistributedModule, Bearer):
             self.late.reduce()
             if self.registry.updates is not None:
                 self.registry.updates.held.renote()
-        if self._reducer is None or not self.completes or self._runner.reduced:
+        if self._reducer is None or not self.completes or self._runner.buckets.reduced:
             return
         places = private.unreduced(self._reducer)
         if not places or self._settings.sparse(self._runner):
@@ -215,7 +215,7 @@ class DdpModule(DistributedModule, Bearer):
             private.remove_hooks(self._ddp)
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
-            self._runner.forget_rows()
+            self._runner.forget_buckets()
             self._forward = self._runner.run
         self._riders = self._reducer = self.late = None
         del group

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.collectives import GradientHook
+from dream.adapters.pytorch.parallel.ddp.forward import DdpForward
 from dream.adapters.pytorch.parallel.ddp.late import LateReduction
 from dream.adapters.pytorch.parallel.one_copy.training import OneCopyTraining
 from dream.collectives import Communicator
@@ -52,7 +53,7 @@ class DdpSettings:
     once: OneCopyTraining | None = None
     after: bool = False
 
-    def wrap(self, runner: nn.Module, taken: set[int]) -> DistributedDataParallel:
+    def wrap(self, runner: DdpForward, taken: set[int]) -> DistributedDataParallel:
         """Make a DDP over the runner. taken: ids of parameters that another module's DDP
         reduces."""
         ignored = (name for name, p in runner.named_parameters() if id(p) in taken)
@@ -67,7 +68,7 @@ class DdpSettings:
             static_graph=self.options["static_graph"],
         )
         if self.hook is not None and not self.sparse(runner):
-            ddp.register_comm_hook(runner if self.riders else None, self.hook)
+            ddp.register_comm_hook(runner.buckets if self.riders else None, self.hook)
         return ddp
 
     @property

@@ -19,6 +19,12 @@ def test_gradients_are_held_once(way: str) -> None:
         assert rank["gradients"] < 1.6, rank
 
 
+def test_models_of_before_are_let_go() -> None:
+    """As of folds, or of a search over settings. All of them stayed in memory."""
+    for counts in dream.launch(ddp_memory.living, n=2, framework="torch", timeout=200):
+        assert counts == [counts[0]] * len(counts)
+
+
 @pytest.mark.skipif(status().path is None, reason=status().why)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_gradients_over_shared_memory_are_those_of_one_device(ranks: int) -> None:
