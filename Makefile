@@ -68,7 +68,7 @@ engines: $(STAMP)
 
 # The site, in build/site. An environment of its own: tests need none of it.
 DOCS := build/docs-venv
-docs: $(DOCS)/.installed
+docs: typing $(DOCS)/.installed
 	@rm -rf build/pages && mkdir -p build/pages/benchmarks
 	@cp -r README.md CONTRIBUTING.md CHANGELOG.md docs examples build/pages
 	@cp -r benchmarks/README.md $(wildcard benchmarks/*.png) build/pages/benchmarks

@@ -1,6 +1,6 @@
 """What the knobs are worth on a GPU: precision, recomputation, the bucket view. PyTorch.
 
-    python benchmarks/gpu_knobs.py [--width 2048] [--layers 12] [--rows 2048] [--rounds 20]
+    python benchmarks/gpu_knobs.py [--width 2048] [--layers 12] [--rows 8192] [--rounds 12]
 
 Prints a table for the benchmarks' README, with the device's name. Without a GPU it says so and does
 nothing.
@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from statistics import median
 from typing import Any
@@ -45,6 +46,7 @@ class Block(nn.Module):
 def measured(way: str, given: argparse.Namespace) -> tuple[float, float]:
     """(seconds of a step, GiB that the allocator had at most)."""
     torch.backends.cuda.matmul.allow_tf32 = way == "TF32"
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     with dream.strategy("single", framework="torch", **WAYS[way]) as strategy:
@@ -66,6 +68,7 @@ def measured(way: str, given: argparse.Namespace) -> tuple[float, float]:
 
 def bucket_view(viewed: bool, width: int, layers: int) -> float:
     """GiB that a step under DDP has at most; on one rank, whose buckets are as large as on many."""
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     model = nn.Sequential(*(Block(width) for _ in range(layers))).cuda()
@@ -81,8 +84,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--rows", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--rounds", type=int, default=12)
     given = parser.parse_args()
     if not torch.cuda.is_available():
         print("No GPU is here: nothing was measured.")
