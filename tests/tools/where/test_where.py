@@ -99,6 +99,7 @@ STALLS = {
     "disk": (Phase.WRITING, "in stand"),
     "forward": (Phase.FORWARD, "in stand"),
     "lock": (OWN, "in lock"),
+    "deadlock": (OWN, "in deadlock"),
     "swallowed": (OWN, "in stand"),
     "garbage": (OWN, "in stand"),
     "compiling": (Phase.COMPILING, "in stand"),
@@ -116,7 +117,7 @@ def _stands(job: Running, name: str) -> None:
     assert zero.status is not None
     assert (one.status.phase, one.status.call) == (phase, ""), one
     assert any(at in line for line in one.status.stack), one
-    assert name not in ("lock",) or at in one.line
+    assert name not in ("lock", "deadlock") or at in one.line
     assert "where_stalls.py:" in one.line
     wait = where.standstill([zero, one])
     assert wait is not None

@@ -72,6 +72,24 @@ def lock() -> None:
         pass
 
 
+def deadlock() -> None:
+    """Each of two threads holds what the other waits for; the test's go has one of them give up."""
+    first, second, ready = threading.Lock(), threading.Lock(), threading.Event()
+
+    def other() -> None:
+        with second:
+            ready.set()
+            (FOLDER / "deadlock").touch()
+            while not (FOLDER / "go-deadlock").exists() and not first.acquire(timeout=0.1):
+                pass
+
+    with first:
+        threading.Thread(target=other).start()
+        ready.wait()
+        with second:
+            pass
+
+
 def swallowed() -> None:
     try:
         raise RuntimeError("nobody hears of this")
