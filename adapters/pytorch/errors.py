@@ -74,6 +74,11 @@ _NOTES = (
         "the script computes with one elsewhere. Do so in the module's forward; or choose "
         "'mirrored', or zero=1 under 'sharded', which leave parameters whole.",
     ),
+    (
+        re.compile("tensors to be on the same device"),
+        "a model that a strategy splits lies on strategy.topology.device, wherever the script "
+        "left it: send batches and targets there.",
+    ),
 )
 """What torch says, and what to write instead."""
 
