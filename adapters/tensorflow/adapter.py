@@ -30,7 +30,9 @@ class Parallelism(Adapter):
     def __init__(self, plan: Plan) -> None:
         stall.phases_inside(private.phases())
         self.plan = plan
-        Knobs.of(plan.options).refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
+        knobs = Knobs.of(plan.options)
+        knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
+        knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
 
     @property
     def topology(self) -> Topology:

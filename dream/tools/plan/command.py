@@ -69,8 +69,8 @@ def command(
     is missed.
     """
     from dream._errors import ConfigurationError
+    from dream.files import sizes
     from dream.files.whole import check_output
-    from dream.tools import sizes
     from dream.tools.plan.asked import PlanRequest, TrainingSpec, check_positive
     from dream.tools.plan.main import Wish, main
 

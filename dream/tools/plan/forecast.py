@@ -13,10 +13,10 @@ from math import ceil
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.files.sizes import show
 from dream.tools.plan.hardware import Hardware
 from dream.tools.plan.sketch import Candidate, Phase, Rehearsal, Sending, Sketch, SketchedOp
 from dream.tools.plan.traffic import Memory, Message, bytes_of, given, memory, sent, shards, traffic
-from dream.tools.sizes import show
 
 
 @final

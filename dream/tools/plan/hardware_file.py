@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dream._errors import ConfigurationError
-from dream.tools import sizes
+from dream.files import sizes
 from dream.tools.plan.hardware import BANDWIDTH_REACHED, FLOPS_REACHED, Hardware, made
 
 SUFFIXES = (".toml", ".json")

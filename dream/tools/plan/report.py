@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream.files.sizes import show as size
 from dream.launch.joined.threads import cores
 from dream.tools import tables
 from dream.tools.plan.forecast import Forecast, best
@@ -17,7 +18,6 @@ from dream.tools.plan.goodput import HOUR, Goodput
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
 from dream.tools.plan.sketch import STRATEGY_KINDS
-from dream.tools.sizes import show as size
 from dream.tools.tables import note, screen, table
 
 
