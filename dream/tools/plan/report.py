@@ -77,6 +77,12 @@ def notes(plan: ModelPlan, *, several: bool) -> Iterator[str]:
             "Strategies that split the model were rehearsed: their own code ran without values in "
             "a make-believe world of as many ranks."
         )
+    for one in plan.forecasts:
+        if one.memory.host:
+            yield (
+                f"{one.candidate.label}: parameters, gradients and optimizer state of a device, "
+                f"{size(one.memory.host)}, lie on its host, whose cores step them."
+            )
     for request, reason in plan.left_out.items():
         yield f"Left out, {request}: {reason}"
     missing = [kind for kind in STRATEGY_KINDS if kind not in plan.told.kinds]
