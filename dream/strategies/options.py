@@ -150,7 +150,7 @@ _STRICT = Option(
 INPUT = Option(
     "input", str, "whole", "how a stream is read: 'whole' by every rank, in the order of one "
     "device, or 'sharded': each rank reads its own parts of it alone, in an order of their own",
-    choices=("whole", "sharded"), mesh=True, frameworks=("torch",),
+    choices=("whole", "sharded"), mesh=True,
 )  # fmt: skip
 KNOBS = (
     _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _MEMORY_BUDGET,
