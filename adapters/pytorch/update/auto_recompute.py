@@ -98,11 +98,11 @@ class AutoRecompute:
 
 def _free(model: nn.Module) -> int:
     """The bytes of a GPU that activations may take, once gradients are there."""
-    device = next(p.device for p in model.parameters() if p.device.type == "cuda")
+    device = torch.cuda.current_device()
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    coming = [to_local(p) for p in model.parameters() if p.requires_grad and p.grad is None]
-    return round(_SHARE * (free + unused)) - sum(p.nbytes for p in coming)
+    trained = [to_local(p) for p in model.parameters() if p.requires_grad and p.grad is None]
+    return round(_SHARE * (free + unused)) - sum(p.nbytes for p in trained if p.is_cuda)
 
 
 @final

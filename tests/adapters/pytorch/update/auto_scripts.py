@@ -194,3 +194,19 @@ def kept(how: Any, budget: Any = None) -> tuple[int, int]:
             after = live.now
             output.backward()
     return after, live.most
+
+
+def on_a_gpu(how: Any, **options: Any) -> dict[str, Any]:
+    """What a GPU holds at most in a third step, and the parameters after it."""
+    torch.manual_seed(0)
+    with dream.strategy("single", framework="torch", recompute=how, **options):
+        model = Transformer().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.randn(256, *Transformer.shape).cuda()
+        for _ in range(3):
+            torch.cuda.reset_peak_memory_stats()
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        most = torch.cuda.max_memory_allocated()
+    return {"most": most, "parameters": [p.detach().cpu().numpy() for p in model.parameters()]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from auto_scripts import Recurrent, Remembering, Transformer, compared, kept, trained
+from auto_scripts import Recurrent, Remembering, Transformer, compared, kept, on_a_gpu, trained
 from torch import nn
 
 import dream
@@ -120,3 +120,14 @@ def test_a_compiled_model_is_refused() -> None:
         model.compile(backend="eager")
         with pytest.raises(dream.Unsupported, match=r"torch\.compile"):
             model(torch.ones(1, 2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_gpu_holds_less_and_by_default_all_that_fits() -> None:
+    whole, fits = on_a_gpu(False), on_a_gpu("auto")
+    less = on_a_gpu("auto", memory_budget=0.4)
+    assert fits["most"] <= 1.05 * whole["most"]
+    assert less["most"] <= 0.6 * whole["most"]
+    for found in (fits, less):
+        for ours, theirs in zip(found["parameters"], whole["parameters"], strict=True):
+            assert abs(ours - theirs).max() <= 1e-6
