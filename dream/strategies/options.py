@@ -134,7 +134,7 @@ _RECOMPUTE = Option(
 _MEMORY_BUDGET = Option(
     "memory_budget", float, None, "what a step's activations may take under recompute='auto': "
     "bytes, a size as '2GB', up to 1 the share of what they take; by default what is free on a GPU",
-    minimum=0.0, also=(str,), mesh=True, frameworks=("torch",),
+    minimum=0.0, also=(str,), frameworks=("torch",),
 )  # fmt: skip
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
