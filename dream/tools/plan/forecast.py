@@ -305,7 +305,10 @@ def _complexity(one: Forecast) -> tuple[int, int, bool, int]:
     return kind, one.candidate.zero, one.candidate.offload, one.candidate.mesh.model
 
 
-def sentence(forecasts: Sequence[Forecast]) -> str:
+def sentence(
+    forecasts: Sequence[Forecast], request: Callable[[str], str] = lambda strategy: strategy
+) -> str:
+    """Say which to take. request: gives a strategy's, with all that it is to be told."""
     taken = best(forecasts)
     if taken is None:
         least = min(forecasts, key=lambda one: one.memory.peak)
@@ -315,7 +318,7 @@ def sentence(forecasts: Sequence[Forecast]) -> str:
             "more devices."
         )
     said = (
-        f"Take {taken.candidate.label} (--strategy {taken.candidate.request}): "
+        f"Take {taken.candidate.label} (--strategy {request(taken.candidate.request)}): "
         f"{show(taken.memory.peak)} on each device, {_ms(taken)} a step"
     )
     plain = next((one for one in forecasts if one.candidate.kind == "mirrored"), None)

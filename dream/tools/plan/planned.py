@@ -111,7 +111,7 @@ class ModelPlan:
 
     @property
     def sentence(self) -> str:
-        return sentence(self.forecasts)
+        return sentence(self.forecasts, self.training.request)
 
     @property
     def loss(self) -> str:

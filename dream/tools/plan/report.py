@@ -48,6 +48,7 @@ def _headline(plan: ModelPlan) -> str:
     limit = "" if plan.limit is None else f" of {size(plan.limit)}"
     return (
         f"{plan.parameters:,} parameters, {plan.training.optimizer}, {plan.training.precision}, "
+        f"{'recompute=True, ' * plan.training.recompute}"
         f"global batch {plan.batch}, {plan.devices} x {plan.hardware.name}{limit}"
     )
 
@@ -221,7 +222,10 @@ def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
     """Return what `--json` writes. Sizes in bytes, times in seconds. take: what
     `dream.strategy("auto", plan=FILE)` takes; null where nothing fits."""
     taken = best(plan.forecasts)
-    take = taken and {"strategy": taken.candidate.request, "devices": taken.candidate.devices}
+    take = taken and {
+        "strategy": plan.training.request(taken.candidate.request),
+        "devices": taken.candidate.devices,
+    }
     return {
         "model": {"parameters": plan.parameters, **asdict(plan.told)},
         "training": asdict(plan.training) | {"batch_size": plan.batch},
