@@ -99,17 +99,14 @@ def memory_of(candidate: Candidate, rehearsals: Rehearsals) -> Memory:
     """Of the rank that needs most."""
     most = max(rehearsals, key=lambda one: one.peak)
     held = most.parameters, most.gradients, most.state
-    if candidate.offload:  # what is gathered is of the activations; a shard is copied for that
-        peak = most.activations + _largest_shard(candidate, most)
+    if candidate.offload:  # beside what is gathered, its shard comes and a gradient's goes
+        peak = most.working + 2 * _largest_shard(candidate, most)
         return Memory(0, 0, 0, peak, peak, sum(held))
     return Memory(*held, most.activations, most.peak)
 
 
 def _largest_shard(candidate: Candidate, one: Rehearsal) -> int:
-    """Of the parameters that are gathered at once, in bytes; one device gathers nothing, and copies
-    all at most."""
-    if candidate.mesh.model == 1:
-        return one.parameters
+    """Of the parameters that are gathered at once, in bytes."""
     gathered = [sent.size for sent in one.sent if sent.operation == "all_gather"]
     return max(gathered, default=0) // candidate.mesh.model
 
@@ -153,6 +150,17 @@ def time_of(candidate: Candidate, rehearsals: Rehearsals, hardware: Hardware, dt
         for when in ("forward", "backward", "alone")
     )
     return Time(sum(phases.values()) + pages, sending)
+
+
+def _alone(told: Rehearsals) -> Rehearsals:
+    """Of a device that holds both shards of the two that were rehearsed."""
+    return [
+        replace(
+            one, parameters=2 * one.parameters, gradients=2 * one.gradients, state=2 * one.state,
+            ops=tuple(replace(o, moved=2 * o.moved) if o.phase == "update" else o for o in one.ops),
+        )
+        for one in told
+    ]  # fmt: skip
 
 
 def _copies(one: Rehearsal) -> list[Message]:
@@ -256,6 +264,8 @@ def forecast(
     """batch: the global one."""
     hardware = hardware.under(candidate.strategy)
     told = source.rehearsed(candidate, ceil(batch / candidate.shares))
+    if told is not None and candidate.offload and candidate.devices == 1:
+        told = _alone(told)
     needs, messages, takes = (
         _reckoned(candidate, source.sketched(share_of(candidate, batch)), hardware, dtype)
         if told is None

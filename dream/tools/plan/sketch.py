@@ -117,9 +117,10 @@ def _divisors(devices: int) -> list[int]:
 
 def like(one: Candidate) -> Candidate:
     """Return a candidate whose ranks do the same: what is done along the data axis is the same for
-    any number of copies beyond one, and so is it wherever shards lie."""
+    any number of copies beyond one, and so is it wherever shards lie. A device
+    alone that has them on its host does what each of two does."""
     copies = min(one.mesh.data, 2)
-    mesh = Mesh(copies, one.mesh.model)
+    mesh = Mesh(1, 2) if one.offload and one.devices == 1 else Mesh(copies, one.mesh.model)
     return replace(one, mesh=mesh, several_hosts=False, offload=False)
 
 
@@ -208,7 +209,8 @@ class Rehearsal:
 
     rank: within its copy of the model. parameters count buffers; these, gradients and state as
     they are between steps. activations: what else there is when there is most; peak: all of it.
-    largest: of the tensors that it makes.
+    largest: of the tensors that it makes. working: what there is at most, beside parameters,
+    gradients and state, before the update.
     """
 
     rank: int
@@ -220,6 +222,7 @@ class Rehearsal:
     ops: tuple[SketchedOp, ...]
     sent: tuple[Sending, ...]
     largest: int = 0
+    working: int = 0
 
 
 @final

@@ -102,14 +102,21 @@ def test_what_was_rehearsed_is_told_as_it_came_out() -> None:
 
 
 def test_shards_on_the_host_take_none_of_the_device() -> None:
-    """It has what is gathered, and the copy of a shard that it is gathered from."""
+    """It has what is gathered, the copy of a shard that it is gathered from, and a gradient's."""
     gathers = (Sending("all_gather", 400, "model", "forward", 2),)
     found = memory_of(OFFLOADED, [replace(REHEARSAL, sent=gathers)])
     assert (found.parameters, found.gradients, found.state) == (0, 0, 0)
-    assert found.peak == 4000 + 400 // 4
+    assert found.peak == 3000 + 2 * 400 // 4
     assert found.host == 1664 + 1600 + 3200
     alone = replace(OFFLOADED, mesh=Mesh(1, 1))
-    assert memory_of(alone, [REHEARSAL]).peak == 4000 + 1664
+    assert like(alone).mesh == Mesh(1, 2)
+    source = Source(lambda _: SKETCH, lambda *_: [replace(REHEARSAL, sent=gathers)])
+    hosts = replace(FLAT, host=NetworkLink(0.5, 50.0), host_bandwidth=100.0)
+    told = forecast(alone, source, 8, hosts, "float32", None)
+    assert told.memory.peak == 3000 + 2 * 400
+    assert told.memory.host == 2 * (1664 + 1600 + 3200)
+    assert told.sent == 0
+    assert told.time.compute == pytest.approx(4.0 + 8.0 + 2 * 2000 / 100)
 
 
 def test_shards_on_the_host_are_copied_there_and_back() -> None:

@@ -49,7 +49,7 @@ from dream.adapters.pytorch.tools.planning.example import (
     precision_context,
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
-from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since, working
 from dream.adapters.pytorch.train_step import Batch, Passes, step_of, uncut
 from dream.adapters.pytorch.update.gradients import Whole
 from dream.collectives import Communicator
@@ -304,7 +304,7 @@ class _Rehearsal:
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
             tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
-            max(ledger.made, default=0),
+            max(ledger.made, default=0), working(ledger, begun[0], set().union(*held.values())),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:
