@@ -22,8 +22,10 @@ from dream.update.update import Knobs
 SHARE = "dream.share"
 BATCH = "dream.batch"
 PARTS = "dream.parts"
+MORE = "dream.more"
 """Keys of a dealt element: {SHARE: a `BatchShare` or its three numbers, BATCH: what the model is
-given}; or {PARTS: such an element for each part that is here}."""
+given}; or {PARTS: such an element for each part that is here}; or, where each rank reads data of
+its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...}."""
 
 
 @final
@@ -31,12 +33,14 @@ class BatchShare(NamedTuple):
     """A part's share of a global batch, in numbers or scalar tensors.
 
     count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
-    the global batch, so that ranks can tell when they read different ones.
+    the global batch, so that ranks can tell when they read different ones. first: where the part's
+    samples begin in it; None where they are dealt out.
     """
 
     count: Any
     total: Any
     digest: Any = 0.0
+    first: Any = None
 
     @property
     def fraction(self) -> Any:
@@ -95,6 +99,7 @@ class Engine(ABC):
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     fits: whether a step is begun again in smaller parts when memory runs out.
+    parted: whether each rank reads its own part of what fit trains on. over: all of them have.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
     the order of samples from.
     """
@@ -113,6 +118,7 @@ class Engine(ABC):
     knobs: Knobs = Knobs()
     exchange: PartsExchange | None = None
     fits = False
+    parted = over = False
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
@@ -284,6 +290,10 @@ class Engine(ABC):
     @abstractmethod
     def example(self, source: Arrays | Batches) -> Any:
         """Return something with the structure, dtypes and inner dims of what the model is given."""
+
+    def met(self, count: Any, more: Any) -> BatchShare:
+        """Return the share of a batch of its own part, in a step. more: whether another follows."""
+        raise NotImplementedError
 
     # Scopes, and changes on the instance: nothing where the backend needs none.
 

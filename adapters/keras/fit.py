@@ -20,7 +20,14 @@ from dream.adapters.keras.data import alike
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.on_batch import GivenBatches
 from dream.adapters.keras.data.resume import FitProgress
-from dream.adapters.keras.data.sources import Arrays, Batches, DataPasses, check_auto_shard, find
+from dream.adapters.keras.data.sources import (
+    Arrays,
+    Batches,
+    DataPasses,
+    check_auto_shard,
+    find,
+    in_parts,
+)
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep, reading_ahead
 from dream.adapters.keras.randomness.start import seed_of_order
@@ -86,9 +93,11 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     first = given["initial_epoch"]
     given["initial_epoch"] = progress.begin_fit(first, seed, by_epoch=steps is None)
     source = _source(
-        engine, given, steps=steps, passes=progress.passes, shuffle=given["shuffle"],
-        class_weight=given["class_weight"],
+        engine, given, steps=steps, passes=progress.passes, parted=engine.parted,
+        shuffle=given["shuffle"], class_weight=given["class_weight"],
     )  # fmt: skip
+    if engine.parted:
+        source = in_parts(source, given["x"], steps, model.steps_per_execution)
     _compare(source, engine)
     if engine.steps:
         _prepare(model, state, source, training=True)
@@ -98,6 +107,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
         given["validation_data"] = _validation(given, engine)
     unordered = "" if source.fixed else type(given["x"]).__name__
     progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
+    progress.ended = (lambda: engine.over) if _is_parted(source) else (lambda: False)
     progress.metrics = partial(consistency.metric_values, model)
     _give(given, source, engine)
     given.update(class_weight=None, shuffle=False)
@@ -206,7 +216,7 @@ def make_train_function(model: Any, state: FitState, force: bool = False) -> Any
     progress.steps = progress.steps or 0
 
     def counted(data: Any) -> Any:
-        if progress.over:
+        if progress.over or progress.ended():
             raise StopIteration
         if state.guard is not None:
             state.guard.before_step(model)
@@ -229,14 +239,19 @@ def _source(
     *,
     steps: Any,
     passes: DataPasses | None = None,
+    parted: bool = False,
     **options: Any,
 ) -> Arrays | Batches:
-    if engine.readers.world_size > 1:
+    if engine.readers.world_size > 1 and not parted:
         check_auto_shard(given["x"])
     return find(
         given["x"], given["y"], given["sample_weight"], batch_size=given["batch_size"],
         steps=steps, passes=passes or DataPasses(), parts=engine.parts, **options,
     )  # fmt: skip
+
+
+def _is_parted(source: Arrays | Batches) -> bool:
+    return isinstance(source, Batches) and source.parted
 
 
 def _validation(given: Arguments, engine: Engine) -> Any:

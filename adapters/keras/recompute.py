@@ -20,6 +20,7 @@ from dream.adapters.keras.randomness.draws import bound
 def adopt(model: Any, engine: Engine) -> None:
     """Have a built model compute again in backward what was asked for; once."""
     asked = engine.knobs.recompute
+    engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
     if not asked or not isinstance(model, keras.Layer) or not model.built:
         return
     if asked == "sqrt":

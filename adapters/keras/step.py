@@ -15,7 +15,7 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
-from dream.adapters.keras.engine import BATCH, PARTS, SHARE, BatchShare, Engine
+from dream.adapters.keras.engine import BATCH, MORE, PARTS, SHARE, BatchShare, Engine
 from dream.adapters.keras.randomness import sizes
 from dream.adapters.keras.update import batch_norm, own_step
 
@@ -89,6 +89,8 @@ def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         element = {SHARE: given[SHARE], BATCH: engine.of_any_length(given[BATCH])}
     if isinstance(element, dict) and PARTS in element:
         element = engine.mine(element[PARTS])
+    if isinstance(element, dict) and MORE in element:
+        return element[BATCH], engine.met(element[SHARE], element[MORE])
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         return element[BATCH], BatchShare(share[0], share[1], share[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakSet, ref
 
@@ -21,12 +22,14 @@ from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws
 from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.auto_recompute import AutoRecompute
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
 from dream.adapters.pytorch.update.gradient_check import BackwardCheck
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
 from dream.data.partition import Share
 from dream.model_description.layout import check_same, unnumbered
+from dream.update.recomputing import AUTO
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.row_leaves import RowLeaves
@@ -40,7 +43,8 @@ class ModuleRegistry:
 
     make: distributes a module. inside: a distributed module is running, so those it calls are its
     parts. generation: grows whenever parameters may have been replaced. synchronises: BatchNorm
-    normalises by all ranks' samples. recomputes: which layers are. bare: parameters of no module,
+    normalises by all ranks' samples. recomputes: which layers are, memory_budget: by what
+    they are chosen. bare: parameters of no module,
     whose gradients are averaged after backward, by their ids. row_leaves: what modules were called
     with that wants a gradient of its own rows.
     """
@@ -54,6 +58,7 @@ class ModuleRegistry:
         *,
         synchronises: bool = False,
         recomputes: How = False,
+        memory_budget: float | str | None = None,
         world: Communicator | None = None,
         takes_meta: bool = False,
         draws: CallDraws | None = None,
@@ -66,7 +71,7 @@ class ModuleRegistry:
         self.shares = shares
         self.training, self.updates, self.precision = training, training.updates, training.precision
         self.synchronises = synchronises and communicator.world_size > 1
-        self.recomputes = recomputes
+        self.recomputes, self.memory_budget = recomputes, memory_budget
         self.draws = draws or CallDraws(communicator.rank, shares)
         self.inside = False
         self.bare: dict[int, ref[torch.Tensor]] = {}
@@ -148,6 +153,12 @@ class ModuleRegistry:
         if self.row_leaves is not None:
             self.row_leaves.note(self.shares.of(args), args)
 
+    def chooser(self) -> AutoRecompute | None:
+        """Make what chooses a module's layers to be recomputed, where that was asked for."""
+        if self.recomputes != AUTO:
+            return None
+        return AutoRecompute(self.memory_budget, self.world, calls=self.training.most)
+
     def averaged(self, parameter: torch.Tensor) -> bool:
         """Whether it is of no module, and its gradient was averaged after backward."""
         known = self.bare.get(id(parameter))
@@ -176,6 +187,7 @@ class DistributedModule(CallHook):
         self.backwards = BackwardCheck()
         self.synchronised: dict[nn.Module, Synchronised] = {}
         self._parts = 1  # of the batch that the last call was on
+        self._auto = registry.chooser()
 
     @property
     @abstractmethod
@@ -216,7 +228,10 @@ class DistributedModule(CallHook):
             if self.synchronised and self._compiles():
                 for synced in self.synchronised.values():
                     synced.leave_graphs()
-        recompute(self.module, registry.recomputes, self.trains)
+        if self._auto is None:
+            recompute(self.module, registry.recomputes, self.trains)
+        elif self._auto.names:
+            recompute(self.module, self._auto.names, self.trains)
 
     def _compiles(self) -> bool:
         """Whether torch.compile has the module, or some of its parts."""
@@ -235,6 +250,9 @@ class DistributedModule(CallHook):
     ) -> Any:
         """A forward pass whose backward will be reduced. share: of the batch that it is on."""
         self.backwards.arm()
+        auto = self._auto
+        if auto is not None and auto.begin(self.module, self.take_options, self._compiles):
+            forward = partial(auto.measure, self.module, forward)
         self.registry.inside = True
         self._parts = 1 if share is None else share.parts
         draws = self.registry.draws

@@ -275,6 +275,12 @@ def changeable(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is a leaf that is trained, or a view of one."""
+    base = tensor if tensor._base is None else tensor._base
+    return base.requires_grad and base.is_leaf
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     """Tell whether autograd takes the tensor for a view. No public name tells."""
     return tensor._is_view()

@@ -30,7 +30,21 @@ class Parallelism(Adapter):
     def __init__(self, plan: Plan) -> None:
         stall.phases_inside(private.phases())
         self.plan = plan
-        Knobs.of(plan.options).refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
+        knobs = Knobs.of(plan.options)
+        knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
+        knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
+        if plan.options.get("input") == "sharded" and not self.reads_parts(plan):
+            raise Unsupported(
+                "Ranks read parts of their own in fit, with one device each. Received: "
+                f"input='sharded' for {plan.spec.name!r} with devices={plan.devices}"
+                f"{', beside ranks of another framework' * plan.mixed}. Leave input= out, or use "
+                "'mirrored' with a rank a device."
+            )
+
+    def reads_parts(self, plan: Plan) -> bool:
+        """Tell whether each rank can be left to read its own part of what fit trains on."""
+        del plan
+        return False
 
     @property
     def topology(self) -> Topology:

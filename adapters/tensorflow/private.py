@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.experimental import dtensor
+from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, record
@@ -197,6 +198,30 @@ def assigned(variables: Sequence[Any]) -> list[Any]:
         if op.type.startswith("Assign") and op.inputs
     }
     return [v for v in variables if id(v.handle) in targets]
+
+
+def parts_of(dataset: tf.data.Dataset) -> list[tuple[str, list[str] | None]]:
+    """Return what a dataset is made of, by kind, from its end; and the texts that a list of file
+    names holds."""
+    kind = type(dataset).__name__
+    files = getattr(dataset, "_filenames", None)
+    texts = None
+    if kind == "_TensorSliceDataset":
+        held = dataset._tensors
+        if len(held) == 1 and held[0].dtype == tf.string:
+            texts = [name.decode(errors="replace") for name in held[0].numpy().ravel()]
+    kind = "Map" if kind == "_RestructuredDataset" else kind
+    kind = kind if kind.endswith("V2") else kind.removeprefix("_").removesuffix("Dataset")
+    before = dataset._inputs() or ([] if files is None else [files])
+    return [(kind, texts), *(part for each in before for part in parts_of(each))]
+
+
+def files_of_rank(dataset: tf.data.Dataset, ranks: int, rank: int) -> tf.data.Dataset:
+    """Return the dataset that reads every so many file alone."""
+    options = tf.data.Options()
+    policy = tf.data.experimental.AutoShardPolicy.FILE
+    options.experimental_distribute.auto_shard_policy = policy
+    return distribute._AutoShardDataset(dataset.with_options(options), ranks, rank)
 
 
 def is_branch(graph: Any) -> bool:

@@ -127,8 +127,14 @@ _PRECISION = Option(
 )  # fmt: skip
 _RECOMPUTE = Option(
     "recompute", str, False, "which layers' values are computed again in backward instead of kept: "
-    "True for each layer of the model, 'sqrt' for the square root of their number in runs, or a "
-    "list of layer names", choices=("sqrt",), also=(bool, list, tuple),
+    "True for each layer of the model, 'sqrt' for the square root of their number in runs, 'auto' "
+    "for those that memory asks for, on torch, or a list of layer names",
+    choices=("sqrt", "auto"), also=(bool, list, tuple),
+)  # fmt: skip
+_MEMORY_BUDGET = Option(
+    "memory_budget", float, None, "what a step's activations may take under recompute='auto': "
+    "bytes, a size as '2GB', up to 1 the share of what they take; by default what is free on a GPU",
+    minimum=0.0, also=(str,), frameworks=("torch",),
 )  # fmt: skip
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "
@@ -144,10 +150,11 @@ _STRICT = Option(
 INPUT = Option(
     "input", str, "whole", "how a stream is read: 'whole' by every rank, in the order of one "
     "device, or 'sharded': each rank reads its own parts of it alone, in an order of their own",
-    choices=("whole", "sharded"), mesh=True, frameworks=("torch",),
+    choices=("whole", "sharded"), mesh=True,
 )  # fmt: skip
 KNOBS = (
-    _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _SYNC_BATCH_NORM, _STRICT,
+    _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _MEMORY_BUDGET,
+    _SYNC_BATCH_NORM, _STRICT,
 )  # fmt: skip
 """How an update is made: the same meaning under every synchronous strategy. What an adapter cannot
 honour, it refuses by name when the strategy is made (`knobs.update.Knobs.only`)."""

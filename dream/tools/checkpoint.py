@@ -11,8 +11,9 @@ from typing import Any
 from dream._errors import ConfigurationError, Unsupported
 from dream.checkpoint.content import NAMES, CheckpointContent
 from dream.checkpoint.storage.folder import MODEL, OPTIMIZER, STATE, CheckpointFolder
+from dream.files import sizes
 from dream.strategies import registry
-from dream.tools import sizes, tables
+from dream.tools import tables
 from dream.tools.tables import screen
 
 

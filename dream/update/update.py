@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.files import sizes
 from dream.update.compression import Compression
 from dream.update.fitting import AUTO
 from dream.update.precision import PRECISIONS
@@ -22,6 +23,7 @@ class Knobs:
     accumulate: micro-batches to an update; or "auto", as many as memory asks for. clip_norm,
     clip_value: of the global gradient.
     precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
+    memory_budget: what activations may take under recompute="auto".
     sync_batch_norm: whether statistics are of the global batch; None where that is exact.
     compression: as `compression.Compression` reads it. op: how gradients become one.
     autotune: whether the ring tunes itself. strict: raise where a loss is not understood.
@@ -32,6 +34,7 @@ class Knobs:
     clip_value: float | None = None
     precision: str = "float32"
     recompute: bool | str | Sequence[str] = False
+    memory_budget: float | str | None = None
     sync_batch_norm: bool | None = None
     compression: str | None = None
     op: str = "mean"
@@ -87,6 +90,16 @@ class Knobs:
                 "and 'horovod'."
             )
 
+    def refuse_choosing(self, by: str) -> None:
+        """Refuse `recompute="auto"` where blocks are not measured."""
+        if self.recompute == AUTO:
+            raise Unsupported(
+                f"{by} does not choose by itself what to compute again. Received: recompute="
+                f"{AUTO!r}. Say recompute=True, or name layers. Torch modules choose under "
+                "'single', 'mirrored', 'multi_worker_mirrored', 'horovod', 'sharded', "
+                "'data_parallel' and split='tensor'."
+            )
+
     @property
     def casts(self) -> bool:
         return self.precision != "float32"
@@ -136,6 +149,18 @@ _CONFLICTS = (
         "promises. Leave one out.",
     ),
     _Conflict(
+        ("memory_budget", "recompute"),
+        lambda o: o["memory_budget"] is not None and o["recompute"] != AUTO,
+        "A budget says how much is computed again where that is chosen. Say recompute='auto', or "
+        "leave memory_budget out.",
+    ),
+    _Conflict(
+        ("recompute", "accumulate"),
+        lambda o: o["recompute"] == AUTO and o["accumulate"] == AUTO,
+        "What is computed again and how many micro-batches there are cannot both follow memory. "
+        "Give a number of micro-batches, or say recompute=True.",
+    ),
+    _Conflict(
         ("static_graph", "accumulate"),
         lambda o: bool(o["static_graph"]) and o["accumulate"] != 1,
         "A static graph is recorded in the first backward, which reduces nothing under "
@@ -183,8 +208,10 @@ def check(options: Options) -> None:
     if isinstance(names, (list, tuple)) and not (names and all(isinstance(n, str) for n in names)):
         raise ConfigurationError(
             f"Layers to recompute are named as model.named_modules() does. Received: {names!r}. "
-            "Give a list of names, 'sqrt', or True for all."
+            "Give a list of names, 'sqrt', 'auto', or True for all."
         )
+    if isinstance(budget := options.get("memory_budget"), str):
+        sizes.parse(budget)
     for conflict in _CONFLICTS:
         if all(name in options for name in conflict.names) and conflict.breaks(options):
             received = ", ".join(f"{name}={options[name]!r}" for name in conflict.names)

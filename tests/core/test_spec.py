@@ -32,6 +32,7 @@ def test_options_have_defaults() -> None:
         "clip_value": None,
         "precision": "float32",
         "recompute": False,
+        "memory_budget": None,
         "sync_batch_norm": None,
         "compression": None,
         "op": "mean",

@@ -23,7 +23,8 @@ class FitProgress:
 
     passes: over training data so far. fit_epoch: the epoch as fit counts it, where `position`
     counts passes over all fits. resuming: whether the next epoch goes on in a loaded state's.
-    metrics: gives the states of the model's metrics, with which an epoch goes on. steps: of all
+    metrics: gives the states of the model's metrics, with which an epoch goes on. ended: whether
+    all ranks have read the parts of the pass. steps: of all
     fits, where the function that takes them counts them; None where none does. taken: batches of
     the epoch that ended last, without those that were taken before this fit.
     """
@@ -36,6 +37,7 @@ class FitProgress:
         self.fit_epoch = 0
         self.resuming = False
         self.metrics: Callable[[], list[Any]] = list
+        self.ended: Callable[[], bool] = lambda: False
         self.steps: int | None = None
         self.taken = 0
         self._loaded_metrics: list[Any] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import keras
@@ -98,17 +98,19 @@ class Batches:
     """A source that yields global batches.
 
     adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order. fixed:
-    whether every process gives the batches of a pass in the same order.
+    whether every process gives the batches of a pass in the same order. parted: whether each rank
+    reads its own part of it.
     """
 
     adapter: Any
     passes: DataPasses
     ordered: OrderedDataset | None = None
     fixed: bool = False
+    parted: bool = False
 
     @property
     def num_batches(self) -> int | None:
-        return self.adapter.num_batches  # type: ignore[no-any-return]
+        return None if self.parted else self.adapter.num_batches
 
     @property
     def batch_size(self) -> int | None:
@@ -185,7 +187,33 @@ def find(
     return Batches(adapter, passes, ordered, fixed)
 
 
-_DEALT = ("AUTO", "DATA")
+_DEALT, _BY_FILES = ("AUTO", "DATA"), ("AUTO", "FILE")
+
+
+def in_parts(source: Arrays | Batches, x: Any, steps: Any, at_once: int) -> Arrays | Batches:
+    """Return what each rank reads its own part of. x: the data. steps: of an epoch, where they are
+    given. at_once: those that Keras takes at a time. (Of arrays each rank gathers its share.)"""
+    if isinstance(source, Arrays):
+        return source
+    if not private_data.is_tf_dataset(x) or not hasattr(x, "options"):
+        raise Unsupported(
+            "A rank's own part is read of a tf.data.Dataset that is made from files. Received: "
+            f"input='sharded' and a {type(x).__name__}, of which a batch is the global one. Leave "
+            "input= out."
+        )
+    if steps is not None or at_once > 1:
+        raise Unsupported(
+            "An epoch of parts that ranks read alone ends with the last of them, and ranks meet in "
+            f"each step. Received: input='sharded', steps_per_epoch={steps}, steps_per_execution="
+            f"{at_once}. Leave them out."
+        )
+    policy = x.options().experimental_distribute.auto_shard_policy.name
+    if policy not in _BY_FILES:
+        raise Unsupported(
+            "Ranks read files of their own under input='sharded'. Received: auto_shard_policy="
+            f"AutoShardPolicy.{policy}. Leave it out, or use AutoShardPolicy.FILE."
+        )
+    return replace(source, parted=True)
 
 
 def check_auto_shard(x: Any) -> None:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dream._adapter import Loss, Metric, Plan, Step, Weight
-from dream._errors import Unsupported
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
 from dream.adapters.pytorch.checkpoint.held import Held
@@ -44,6 +44,7 @@ from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator, Loop, Members, Wire
 from dream.data.partition import Divided, Division
 from dream.strategies import registry
+from dream.update.recomputing import AUTO
 from dream.update.update import Knobs
 
 Values = Collection[object]
@@ -54,6 +55,7 @@ HONOURED: Mapping[str, Values] = {
     "clip_value": (),
     "precision": (),
     "recompute": (),
+    "memory_budget": (),
     "strict": (),
     "sync_batch_norm": (),
 }
@@ -90,6 +92,7 @@ class Parallelism(Held):
     exchanged: how gradients become one, where that is not their mean.
     meets: whether models that were made before the block train as those that were made in it.
     fits: whether an update is begun again in smaller parts when memory runs out.
+    chooses: whether blocks are measured, to choose which are computed again.
     whole: whether each rank has a model as its class made it, which `torch.jit` can compile.
     computes_on: the device to which batches come, where models lie on another.
     """
@@ -104,6 +107,7 @@ class Parallelism(Held):
     exchanged: Exchanged | None = None
     meets = False
     fits = False
+    chooses = False
     whole = True
     computes_on: torch.device | None = None
 
@@ -114,8 +118,11 @@ class Parallelism(Held):
             self.knobs.only(self.supports, self.supports_for, self.instead)
         if not self.fits:
             self.knobs.refuse_fitting(f"{self.name!r} here")
+        if not self.chooses:
+            self.knobs.refuse_choosing(self.supports_for)
         ranks = self.connect()
         self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
+        _check_budget(self.knobs, self.device)
         self.dealt = ranks.dealt or ranks.world
         self.replicas = ranks.replicas or self.dealt.world_size
         self.divided = Divided(Division.asked(self.dealt.world_size, plan.options.get("shares")))
@@ -236,6 +243,15 @@ class Parallelism(Held):
     def loss_weight(self) -> float | None:
         """Return what the loss of this rank's last forward pass counts for."""
         return 1.0
+
+
+def _check_budget(knobs: Knobs, device: torch.device) -> None:
+    if knobs.recompute == AUTO and knobs.memory_budget is None and device.type == "cpu":
+        raise ConfigurationError(
+            "On the CPU it must be said how much memory activations may take. Received: "
+            "recompute='auto' without memory_budget. Say memory_budget='2GB', or 0.5 for half of "
+            "what they take."
+        )
 
 
 def alone(plan: Plan) -> Communicator:

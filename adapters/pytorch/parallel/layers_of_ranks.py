@@ -32,6 +32,7 @@ class LayersOfRanks(Averaging):
 
     keras_block = None
     averages_after = True
+    chooses = False
     supports = HONOURED
     supports_for = "Layers on devices, in several processes,"
     instead = "Use 'mirrored', which takes all."
@@ -49,7 +50,9 @@ class LayersOfRanks(Averaging):
         self._row = DeviceGrid(here, mesh, partial(placed, places, mesh.model), in_order=True)
         options = {option.name: option.default for option in REPLICAS}
         super().__init__(replace(plan, options=options | dict(plan.options)))
-        self._recomputing = RecomputedCopies(self._row, self.knobs.recompute, together=False)
+        self._recomputing = RecomputedCopies(
+            self._row, self.knobs.recompute, self.world, together=False
+        )
         self.registry.recomputes = False
 
     def connect(self) -> Participants:

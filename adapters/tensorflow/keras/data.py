@@ -32,15 +32,17 @@ class Dealt(tf.distribute.DistributedDataset):  # type: ignore[misc]  # TensorFl
         source: Arrays | Batches,
         elements: Callable[[int], tf.data.Dataset],
         place: Callable[[tf.data.Dataset], Any] = lambda elements: elements,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
         """elements: gives the dataset without so many first batches. place: what is iterated over
-        in its stead."""
+        in its stead. begins: told of each pass."""
         self._passes = source.passes
         self._goes_on = source.fixed
         self._make: Callable[[int], Any] = lambda left_out: place(elements(left_out))
-        self._whole = self._make(0)
+        self._whole, self._begins = self._make(0), begins
 
     def __iter__(self) -> Iterator[Any]:
+        self._begins()
         left_out = self._passes.left_out if self._goes_on else 0
         found: Iterator[Any] = iter(self._make(left_out) if left_out else self._whole)
         return found

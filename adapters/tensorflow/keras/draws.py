@@ -38,9 +38,12 @@ class GraphRows(ShareRows):
     def __init__(self, share: BatchShare, part: tf.Tensor, division: Division) -> None:
         total = tf.cast(share.total, tf.int32)
         self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
+        in_turn = division.weights is None and share.first is None
         first = part if division.weights is None else run(division, total, part)[0]
+        if share.first is not None:
+            first = tf.cast(share.first, tf.int32)
         self._first = tf.where(total > 0, first, 0)
-        self._step = tf.where(total > 0, division.parts, 1) if division.weights is None else 1
+        self._step = tf.where(total > 0, division.parts, 1) if in_turn else 1
         self._total = tf.where(total > 0, total, self._count)
 
     def dims(self, shape: Any) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
+from dream.adapters.tensorflow.keras.parted import PartedBatches
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.collectives import Communicator
 from dream.update.update import Knobs
@@ -54,6 +55,8 @@ class ProcessEngine(TensorFlowEngine):
         self.generators = TensorFlowGenerators()
         self.whole_loops = not self.mixed
         self._adding = communicator.unchecked()  # the same on every rank, at every step
+        self.parted = plan.options.get("input") == "sharded" and self.parts > 1
+        self._own_parts: PartedBatches | None = None
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         if self.mixed:  # the other framework's gradients are dense
@@ -77,8 +80,19 @@ class ProcessEngine(TensorFlowEngine):
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:
             return data.Dealt(source, data.whole_batches(source))
+        if source.parted:
+            self._own_parts = own = self._own_parts or PartedBatches(self.communicator)
+            return data.Dealt(source, own.elements(source), begins=own.begin)
         digest_of = data.common_digest if self.mixed else data.own_digest
         return data.Dealt(source, data.of_batches(source, [self.rank], self.division, digest_of))
+
+    @property
+    def over(self) -> bool:  # type: ignore[override]
+        return self._own_parts is not None and self._own_parts.over
+
+    def met(self, count: Any, more: Any) -> BatchShare:
+        assert self._own_parts is not None
+        return self._own_parts.met(count, more)
 
     def outside(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = tf.init_scope()

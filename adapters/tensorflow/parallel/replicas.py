@@ -125,6 +125,9 @@ class ReplicaParallelism(Parallelism):
         self._open, self._totals = ExitStack(), Totals()
         self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
 
+    def reads_parts(self, plan: Plan) -> bool:
+        return not plan.mixed and (plan.cluster.alone or plan.devices in (None, 1))
+
     def enter(self) -> None:
         if self.plan.spec.update == "synchronous" and not self.plan.mixed:
             randomness.start(self.communicator)
@@ -142,6 +145,11 @@ class ReplicaParallelism(Parallelism):
         return self._block.prepare(item)
 
     def prepare_data(self, data: Any) -> Any:
+        if self._block.engine.parted:
+            raise Unsupported(
+                "Ranks read parts of their own in fit alone. Received: input='sharded' and a "
+                "dataset to prepare for a loop. Use model.fit, or leave input= out."
+            )
         return ShardedDataset(
             data, self._shard(), self.communicator, self.plan.resyncs, self._totals
         )

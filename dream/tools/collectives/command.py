@@ -34,10 +34,10 @@ def command(
     plot: Annotated[Path | None, typer.Option(help="Draw bus bandwidth by size.")] = None,
 ) -> None:
     """Time every collective over every transport here, beside memcpy on all ranks at once."""
+    from dream.files.sizes import parse as parse_size
     from dream.launch.job import frameworks
     from dream.tools.collectives.figures import TimingSettings
     from dream.tools.collectives.main import Selection, main
-    from dream.tools.sizes import parse as parse_size
 
     settings = TimingSettings(
         n,

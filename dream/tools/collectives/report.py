@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dream._errors import ConfigurationError, NotInstalled
-from dream.tools import sizes, support, tables
+from dream.files import sizes
+from dream.tools import support, tables
 from dream.tools.collectives.figures import Timing, TimingSettings
 from dream.tools.machine import Machine
 from dream.tools.tables import note, table

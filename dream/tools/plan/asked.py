@@ -23,17 +23,24 @@ _LEAST = 1 << 10
 @dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """The optimizer and precision of a step. fused: the optimizer takes all parameters at
-    once."""
+    once. recompute: values inside layers are computed again in backward."""
 
     optimizer: Optimizer
     precision: Precision
     fused: bool
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+
+    def request(self, strategy: str) -> str:
+        """A strategy's request, with what of the training it is to be told."""
+        if not self.recompute:
+            return strategy
+        return f"{strategy}{',' if ':' in strategy else ':'}recompute=true"
 
     @property
     def computes_in(self) -> str:

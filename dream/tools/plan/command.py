@@ -36,6 +36,9 @@ def command(
     precision: Annotated[
         str, typer.Option(help="float32, bfloat16, mixed_bfloat16 or mixed_float16.")
     ] = "float32",
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Layers are computed again in backward; torch.")
+    ] = False,
     scale: Annotated[
         str, typer.Option(help="Numbers of devices to simulate besides, like 8,64,1024.")
     ] = "",
@@ -69,8 +72,8 @@ def command(
     is missed.
     """
     from dream._errors import ConfigurationError
+    from dream.files import sizes
     from dream.files.whole import check_output
-    from dream.tools import sizes
     from dream.tools.plan.asked import PlanRequest, TrainingSpec, check_positive
     from dream.tools.plan.main import Wish, main
 
@@ -88,12 +91,17 @@ def command(
         raise typer.Exit(0 if held.main(json, plot) else 1)
     check_positive("--timeout", timeout)
     here = calibrate or hardware == "here"
+    if recompute and (measure or here):
+        raise ConfigurationError(
+            "What recomputation takes is reckoned, and not measured here. Received: --recompute "
+            f"with {'--measure' if measure else '--hardware here'}. Leave one of them out."
+        )
     asked = PlanRequest(
         model,
         devices,
         None if device_memory is None else sizes.parse(device_memory),
         batch_size,
-        TrainingSpec(optimizer, precision, fused=not here),  # type: ignore[arg-type]  # checked there
+        TrainingSpec(optimizer, precision, not here, recompute),  # type: ignore[arg-type]  # checked there
         _counts(scale),
         _reliability(device_mtbf, checkpoint_seconds, restart_seconds, checkpoint_every),
     )

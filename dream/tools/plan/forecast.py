@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import final
+from typing import Literal, final
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.files.sizes import show
 from dream.tools.plan.hardware import Hardware
 from dream.tools.plan.sketch import Candidate, Phase, Rehearsal, Sending, Sketch, SketchedOp
 from dream.tools.plan.traffic import Memory, Message, bytes_of, given, memory, sent, shards, traffic
-from dream.tools.sizes import show
 
 
 @final
@@ -95,10 +95,20 @@ Rehearsals = Sequence[Rehearsal]
 """Of the ranks that differ; one at least."""
 
 
-def memory_of(rehearsals: Rehearsals) -> Memory:
+def memory_of(candidate: Candidate, rehearsals: Rehearsals) -> Memory:
     """Of the rank that needs most."""
     most = max(rehearsals, key=lambda one: one.peak)
-    return Memory(most.parameters, most.gradients, most.state, most.activations, most.peak)
+    held = most.parameters, most.gradients, most.state
+    if candidate.offload:  # beside what is gathered, its shard comes and a gradient's goes
+        peak = most.working + 2 * _largest_shard(candidate, most)
+        return Memory(0, 0, 0, peak, peak, sum(held))
+    return Memory(*held, most.activations, most.peak)
+
+
+def _largest_shard(candidate: Candidate, one: Rehearsal) -> int:
+    """Of the parameters that are gathered at once, in bytes."""
+    gathered = [sent.size for sent in one.sent if sent.operation == "all_gather"]
+    return max(gathered, default=0) // candidate.mesh.model
 
 
 def messages_of(candidate: Candidate, rehearsals: Rehearsals) -> list[Message]:
@@ -122,6 +132,8 @@ def time_of(candidate: Candidate, rehearsals: Rehearsals, hardware: Hardware, dt
     """Of the rank that computes longest."""
     slowest = max(rehearsals, key=lambda one: _rehearsed_seconds(one, hardware, dtype))
     messages = [_message(candidate, one) for one in slowest.sent]
+    if candidate.offload:
+        messages += _copies(slowest)
     pages = paged(slowest.activations, slowest.largest, hardware)
     if candidate.kind == "pipeline":
         found = _pipelined(candidate, slowest, messages, hardware, dtype)
@@ -130,11 +142,37 @@ def time_of(candidate: Candidate, rehearsals: Rehearsals, hardware: Hardware, dt
         phase: _rehearsed_seconds(slowest, hardware, dtype, phase)
         for phase in ("forward", "backward", "update")
     }
+    if candidate.offload:  # by the host, which is as quick as its memory
+        moved = [op.moved for op in slowest.ops if op.phase == "update"]
+        phases["update"] = sum(moved) / hardware.host_bandwidth + len(moved) * hardware.launch
     sending = sum(
         shown(messages, when, phases.get(when, 0.0), hardware)
         for when in ("forward", "backward", "alone")
     )
     return Time(sum(phases.values()) + pages, sending)
+
+
+def _alone(told: Rehearsals) -> Rehearsals:
+    """Of a device that holds both shards of the two that were rehearsed."""
+    return [
+        replace(
+            one, parameters=2 * one.parameters, gradients=2 * one.gradients, state=2 * one.state,
+            ops=tuple(replace(o, moved=2 * o.moved) if o.phase == "update" else o for o in one.ops),
+        )
+        for one in told
+    ]  # fmt: skip
+
+
+def _copies(one: Rehearsal) -> list[Message]:
+    """Of shards that lie on the host: to the device before they are gathered, in forward and again
+    in backward, and their gradients back."""
+    found = []
+    phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    for phase in phases:
+        gathers = [s.count for s in one.sent if s.operation == "all_gather" and s.phase == phase]
+        count = max(1, sum(gathers))
+        found.append(Message("copy", one.parameters / count, 2, count=count, when=phase))
+    return [*found, Message("copy", one.gradients / count, 2, count=count, when="backward")]
 
 
 def _rehearsed_seconds(one: Rehearsal, hardware: Hardware, dtype: str, phase: str = "") -> float:
@@ -226,11 +264,13 @@ def forecast(
     """batch: the global one."""
     hardware = hardware.under(candidate.strategy)
     told = source.rehearsed(candidate, ceil(batch / candidate.shares))
+    if told is not None and candidate.offload and candidate.devices == 1:
+        told = _alone(told)
     needs, messages, takes = (
         _reckoned(candidate, source.sketched(share_of(candidate, batch)), hardware, dtype)
         if told is None
         else (
-            memory_of(told),
+            memory_of(candidate, told),
             messages_of(candidate, told),
             time_of(candidate, told, hardware, dtype),
         )
@@ -270,12 +310,15 @@ def best(forecasts: Sequence[Forecast]) -> Forecast | None:
     return min(close, key=_complexity)
 
 
-def _complexity(one: Forecast) -> tuple[int, int, int]:
+def _complexity(one: Forecast) -> tuple[int, int, bool, int]:
     kind = _SIMPLE.index(one.candidate.kind)
-    return kind, one.candidate.zero, one.candidate.mesh.model
+    return kind, one.candidate.zero, one.candidate.offload, one.candidate.mesh.model
 
 
-def sentence(forecasts: Sequence[Forecast]) -> str:
+def sentence(
+    forecasts: Sequence[Forecast], request: Callable[[str], str] = lambda strategy: strategy
+) -> str:
+    """Say which to take. request: gives a strategy's, with all that it is to be told."""
     taken = best(forecasts)
     if taken is None:
         least = min(forecasts, key=lambda one: one.memory.peak)
@@ -285,7 +328,7 @@ def sentence(forecasts: Sequence[Forecast]) -> str:
             "more devices."
         )
     said = (
-        f"Take {taken.candidate.label} (--strategy {taken.candidate.request}): "
+        f"Take {taken.candidate.label} (--strategy {request(taken.candidate.request)}): "
         f"{show(taken.memory.peak)} on each device, {_ms(taken)} a step"
     )
     plain = next((one for one in forecasts if one.candidate.kind == "mirrored"), None)

@@ -39,6 +39,8 @@ class Hardware:
     overlaps: whether devices send while they compute; fused: whether an optimizer's step takes
         all parameters at once, with temporaries for all.
     fresh: seconds of each byte that the system must give anew, step by step.
+    host: the link of each device to the memory of its host, None where that is its own or is not
+        known; host_bandwidth: bytes a second of that memory, for each device.
     sources: of the figures, and what of them is assumed.
     """
 
@@ -58,6 +60,14 @@ class Hardware:
     overheads: Mapping[str, float] = field(default_factory=dict)
     beside: float = 0.0
     fresh: float = 0.0
+    host: NetworkLink | None = None
+    host_bandwidth: float = 0.0
+
+    @property
+    def host_link(self) -> NetworkLink:
+        """The link to the host, where there is one."""
+        assert self.host is not None
+        return self.host
 
     def under(self, strategy: str) -> Hardware:
         """As it is for one strategy."""
@@ -95,6 +105,9 @@ LAUNCH = 5e-6
 """Seconds: an operation of an eager framework."""
 PCIE_3, PCIE_4 = 15.75, 31.5
 """GB/s of 16 lanes, one way: 8 and 16 GT/s a lane, of which 128 of 130 bits are data (PCI-SIG)."""
+PCIE_5 = 63.0
+HOST_MEMORY = 25.6
+"""GB/s of a host's memory for each device: a channel of DDR4-3200 (JEDEC JESD79-4)."""
 NVLINK_HOP, PCIE_HOP, NETWORK_HOP, CALL = 3.4e-6, 5.7e-6, 14e-6, 8.4e-6
 """Seconds of NCCL's ring, protocol Simple, and of each call: its tuning model
 (github.com/NVIDIA/nccl, src/graph/tuning.cc, hwLat and baseLat)."""
@@ -120,15 +133,21 @@ def made(
     *,
     flops_reached: float = FLOPS_REACHED,
     bandwidth_reached: float = BANDWIDTH_REACHED,
+    host_link: float | None = None,
 ) -> Hardware:
     """Make hardware of its makers' peaks. memory in GiB; bandwidth and links in GB/s, links one
-    way: (latency, of a device). host_network: of a host, one way, which its devices share."""
+    way: (latency, of a device). host_network: of a host, one way, which its devices share.
+    host_link: of a device to its host's memory."""
     rates: dict[str, dict[Kind, float]] = {}
     for dtype, peak in tflops.items():
         reached = peak * TFLOP * flops_reached
         rates[dtype] = {"matmul": reached, "convolution": reached, "other": reached}
     latency, near_bandwidth = near
     share = host_network / per_host
+    host = None
+    if host_link is not None:
+        host = NetworkLink(PCIE_HOP, host_link * GB * bandwidth_reached)
+        sources = (*sources, _HOST.format(host_link, HOST_MEMORY))
     return Hardware(
         name=name,
         memory=round(memory * GIB),
@@ -142,7 +161,15 @@ def made(
         overlaps=True,
         fused=True,
         sources=(*sources, _NCCL, _reached(flops_reached, bandwidth_reached)),
+        host=host,
+        host_bandwidth=HOST_MEMORY * GB * bandwidth_reached,
     )
+
+
+_HOST = (
+    "assumed, for cpu_offload: a device has {:g} GB/s each way to its host, whose memory gives "
+    "{:g} GB/s (a channel of DDR4-3200) for each device"
+)
 
 
 _SHARED = "assumed: a device has its 16 lanes of PCIe to itself; a host's network card is {} Gb/s"
@@ -153,12 +180,14 @@ PRESETS: Mapping[str, Hardware] = {
         ("NVIDIA GeForce GTX 1080 Ti specifications: 3584 cores at 1.582 GHz, 11 GB, 484 GB/s, "
          "PCIe 3", "NVIDIA CUDA C++ programming guide, arithmetic instructions: capability 6.1 "
          "does a 64th as many float16 operations as float32 ones", _SHARED.format(10)),
+        host_link=PCIE_3,
     ),
     "p100": made(
         "P100 PCIe (4 in a host, PCIe 3, 25 Gb/s)", 16, {"float32": 9.3, "float16": 18.7}, 732,
         4, (PCIE_HOP, PCIE_3), 3.125,
         ("NVIDIA Tesla P100 PCIe datasheet: 9.3 TFLOPS float32, 18.7 float16 without tensor cores, "
          "732 GB/s, PCIe 3 x16", "arXiv:1802.05799: servers of 4 P100, 25 Gb/s"),
+        host_link=PCIE_3,
     ),
     "v100-p3": made(
         "V100 SXM2 (p3.8xlarge: 4 in a host, NVLink, 10 Gb/s)", 16,
@@ -166,6 +195,7 @@ PRESETS: Mapping[str, Hardware] = {
         ("NVIDIA V100 datasheet: 15.7 TFLOPS float32, 125 tensor, 900 GB/s, six NVLinks of 25 GB/s "
          "each way", "Amazon EC2 P3 instances: p3.8xlarge, 4 V100 of 16 GB, 10 Gb/s",
          "assumed: four of a device's six links reach the other three of its host"),
+        host_link=PCIE_3,
     ),
     "a100-pcie": made(
         "A100 40GB PCIe (8 in a host, PCIe 4, 200 Gb/s)", 40,
@@ -173,18 +203,21 @@ PRESETS: Mapping[str, Hardware] = {
         8, (PCIE_HOP, PCIE_4), 25,
         ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 1555 GB/s (40GB), "
          "PCIe 4 x16", _SHARED.format(200)),
+        host_link=PCIE_4,
     ),
     "t4": made(
         "T4 (4 in a host, PCIe 3, 50 Gb/s)", 16, {"float32": 8.1, "float16": 65}, 320,
         4, (PCIE_HOP, PCIE_3), 6.25,
         ("NVIDIA T4 Tensor Core GPU datasheet: 8.1 TFLOPS float32, 65 mixed, 320 GB/s, PCIe 3 x16",
          "Amazon EC2 G4 instances: g4dn.12xlarge, 4 T4, 50 Gb/s"),
+        host_link=PCIE_3,
     ),
     "v100": made(
         "V100 SXM2 with NVLink (p3dn: 8 in a host, 100 Gb/s)", 32,
         {"float32": 15.7, "float16": 125}, 900, 8, (NVLINK_HOP, 150), 12.5,
         ("NVIDIA V100 datasheet: 15.7 TFLOPS float32, 125 tensor, 900 GB/s, NVLink 300 GB/s both "
          "ways", "Amazon EC2 P3 instances: p3dn.24xlarge, 8 V100 of 32 GB, 100 Gb/s"),
+        host_link=PCIE_3,
     ),
     "a100-p4d": made(
         "A100 40GB (p4d: 8 in a host, 400 Gb/s)", 40,
@@ -193,6 +226,7 @@ PRESETS: Mapping[str, Hardware] = {
         ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 1555 GB/s (40GB), "
          "NVLink 600 GB/s both ways", "Amazon EC2 P4 instances: p4d.24xlarge, 8 A100 of 40 GB, "
          "400 Gb/s"),
+        host_link=PCIE_4,
     ),
     "a100-dgx": made(
         "A100 80GB (DGX: 8 in a host, 8 x 200 Gb/s)", 80,
@@ -201,6 +235,7 @@ PRESETS: Mapping[str, Hardware] = {
         ("NVIDIA A100 datasheet: 19.5 TFLOPS float32, 156 TF32, 312 bfloat16, 2039 GB/s (80GB "
          "SXM), NVLink 600 GB/s both ways",
          "NVIDIA DGX A100 datasheet: 8 single-port ConnectX-6/7 of 200 Gb/s for compute"),
+        host_link=PCIE_4,
     ),
     "h100": made(
         "H100 SXM (DGX: 8 in a host, 8 x 400 Gb/s)", 80,
@@ -209,6 +244,7 @@ PRESETS: Mapping[str, Hardware] = {
         ("NVIDIA H100 datasheet, SXM: 67 TFLOPS float32, 989 TF32 and 1979 bfloat16 with sparsity, "
          "half without, 3.35 TB/s, NVLink 900 GB/s both ways",
          "NVIDIA DGX H100 datasheet: 8 ConnectX-7 of 400 Gb/s"),
+        host_link=PCIE_5,
     ),
     "h200": made(
         "H200 SXM (DGX: 8 in a host, 8 x 400 Gb/s)", 140,
@@ -216,6 +252,7 @@ PRESETS: Mapping[str, Hardware] = {
         8, (NVLINK_HOP, 450), 400,
         ("NVIDIA H200 datasheet, SXM: as H100, 4.8 TB/s; nvidia-smi shows 143771 MiB",
          "NVIDIA DGX H200 datasheet: 8 ConnectX-7 of 400 Gb/s"),
+        host_link=PCIE_5,
     ),
 }  # fmt: skip
 

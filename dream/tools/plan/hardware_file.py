@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dream._errors import ConfigurationError
-from dream.tools import sizes
+from dream.files import sizes
 from dream.tools.plan.hardware import BANDWIDTH_REACHED, FLOPS_REACHED, Hardware, made
 
 SUFFIXES = (".toml", ".json")
@@ -29,6 +29,7 @@ _OPTIONAL = {
     "source": "where the figures are from",
     "flops_reached": "share of the peaks, between 0 and 1",
     "bandwidth_reached": "the same of bandwidths",
+    "host_link": "of a device to its host's memory, GB/s one way",
 }
 
 
@@ -71,6 +72,7 @@ def read(place: str) -> Hardware:
         (f"{place}: {given.get('source', 'figures of your own')}",),
         flops_reached=_share(place, given, "flops_reached", FLOPS_REACHED),
         bandwidth_reached=_share(place, given, "bandwidth_reached", BANDWIDTH_REACHED),
+        host_link=_number(place, given, "host_link") if "host_link" in given else None,
     )
 
 

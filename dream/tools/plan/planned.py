@@ -66,9 +66,10 @@ def _best(
     kinds: Collection[StrategyKind],
 ) -> Forecast | None:
     hosts, batch = machine(devices, ()), share * devices
+    offloads = hosts.host is not None
     tried = [
         one
-        for one in candidates(devices, hosts.per_host, batch, kinds)
+        for one in candidates(devices, hosts.per_host, batch, kinds, offloads=offloads)
         if one.devices == devices and _sensible(one, hosts)
     ]
     hardware = machine(devices, ops_of(tried, source, batch))
@@ -110,7 +111,7 @@ class ModelPlan:
 
     @property
     def sentence(self) -> str:
-        return sentence(self.forecasts)
+        return sentence(self.forecasts, self.training.request)
 
     @property
     def loss(self) -> str:
@@ -150,7 +151,8 @@ def plan(asked: PlanRequest, machine: Machine, held: ModelProcess, model: ModelF
     dtype = asked.training.computes_in
     hardware.rates(dtype)
     first = source.sketched(batch)
-    found = candidates(asked.devices, hardware.per_host, batch, model.kinds)
+    offloads = hardware.host is not None
+    found = candidates(asked.devices, hardware.per_host, batch, model.kinds, offloads=offloads)
     forecasts, left_out = _each(found, source, batch, machine, dtype, limit)
     if all(one.candidate.devices != asked.devices for one in forecasts):
         raise _no_mesh(asked.devices, batch, left_out)

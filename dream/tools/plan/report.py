@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dream.files.sizes import show as size
 from dream.launch.joined.threads import cores
 from dream.tools import tables
 from dream.tools.plan.forecast import Forecast, best
@@ -17,7 +18,6 @@ from dream.tools.plan.goodput import HOUR, Goodput
 from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
 from dream.tools.plan.sketch import STRATEGY_KINDS
-from dream.tools.sizes import show as size
 from dream.tools.tables import note, screen, table
 
 
@@ -48,6 +48,7 @@ def _headline(plan: ModelPlan) -> str:
     limit = "" if plan.limit is None else f" of {size(plan.limit)}"
     return (
         f"{plan.parameters:,} parameters, {plan.training.optimizer}, {plan.training.precision}, "
+        f"{'recompute=True, ' * plan.training.recompute}"
         f"global batch {plan.batch}, {plan.devices} x {plan.hardware.name}{limit}"
     )
 
@@ -77,6 +78,12 @@ def notes(plan: ModelPlan, *, several: bool) -> Iterator[str]:
             "Strategies that split the model were rehearsed: their own code ran without values in "
             "a make-believe world of as many ranks."
         )
+    for one in plan.forecasts:
+        if one.memory.host:
+            yield (
+                f"{one.candidate.label}: parameters, gradients and optimizer state of a device, "
+                f"{size(one.memory.host)}, lie on its host, whose cores step them."
+            )
     for request, reason in plan.left_out.items():
         yield f"Left out, {request}: {reason}"
     missing = [kind for kind in STRATEGY_KINDS if kind not in plan.told.kinds]
@@ -215,7 +222,10 @@ def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
     """Return what `--json` writes. Sizes in bytes, times in seconds. take: what
     `dream.strategy("auto", plan=FILE)` takes; null where nothing fits."""
     taken = best(plan.forecasts)
-    take = taken and {"strategy": taken.candidate.request, "devices": taken.candidate.devices}
+    take = taken and {
+        "strategy": plan.training.request(taken.candidate.request),
+        "devices": taken.candidate.devices,
+    }
     return {
         "model": {"parameters": plan.parameters, **asdict(plan.told)},
         "training": asdict(plan.training) | {"batch_size": plan.batch},

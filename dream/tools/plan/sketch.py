@@ -20,13 +20,15 @@ STRATEGY_KINDS: tuple[StrategyKind, ...] = get_args(StrategyKind)
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """kind: what becomes of a copy of the model; mesh: copies x parts. zero: of sharded.
-    microbatches: of a pipeline, else 1. several_hosts: whether the copies are on several."""
+    microbatches: of a pipeline, else 1. several_hosts: whether the copies are on several. offload:
+    whether shards lie on the host."""
 
     kind: StrategyKind
     mesh: Mesh
     zero: int = 0
     microbatches: int = 1
     several_hosts: bool = False
+    offload: bool = False
 
     @property
     def devices(self) -> int:
@@ -51,7 +53,7 @@ class Candidate:
             return "multi_worker_mirrored" if self.several_hosts else "mirrored"
         if self.kind == "sharded":
             data = f",data={self.mesh.data}" if self.mesh.data > 1 else ""
-            return f"sharded:zero={self.zero}{data}"
+            return f"sharded:zero={self.zero}{data}{',cpu_offload=true' * self.offload}"
         parts = f"split={self.kind},model={self.mesh.model}"
         more = f",microbatches={self.microbatches}" if self.kind == "pipeline" else ""
         if self.mesh.data == 1:
@@ -67,7 +69,7 @@ class Candidate:
     def label(self) -> str:
         """For people."""
         if self.kind == "sharded":
-            return f"sharded, zero {self.zero}"
+            return f"sharded, zero {self.zero}{', cpu_offload' * self.offload}"
         if self.kind in ("single", "mirrored"):
             return self.request
         mesh = f"hybrid {self.mesh.data} x {self.mesh.model}, " if self.mesh.data > 1 else ""
@@ -75,17 +77,23 @@ class Candidate:
 
 
 def candidates(
-    devices: int, per_host: int, batch: int, kinds: Collection[StrategyKind]
+    devices: int,
+    per_host: int,
+    batch: int,
+    kinds: Collection[StrategyKind],
+    *,
+    offloads: bool = False,
 ) -> list[Candidate]:
-    """Return those of some kinds that fit so many devices and a global batch."""
+    """Return those of some kinds that fit so many devices and a global batch. offloads: whether
+    devices have a host whose memory is not theirs."""
     found = [Candidate("single", Mesh(1, 1))]
-    if devices == 1:
-        return found
-    far = devices > per_host
-    if batch >= devices:
+    if devices > 1 and batch >= devices:
+        far = devices > per_host
         found.append(Candidate("mirrored", Mesh(devices, 1), several_hosts=far))
         found += [Candidate("sharded", Mesh(1, devices), zero=zero) for zero in (1, 2, 3)]
-    for parts in _divisors(devices):
+    if offloads and batch >= devices:
+        found.append(Candidate("sharded", Mesh(1, devices), zero=3, offload=True))
+    for parts in _divisors(devices) if devices > 1 else ():
         mesh = Mesh(devices // parts, parts)
         if batch < mesh.data:
             continue
@@ -109,9 +117,11 @@ def _divisors(devices: int) -> list[int]:
 
 def like(one: Candidate) -> Candidate:
     """Return a candidate whose ranks do the same: what is done along the data axis is the same for
-    any number of copies beyond one."""
+    any number of copies beyond one, and so is it wherever shards lie. A device
+    alone that has them on its host does what each of two does."""
     copies = min(one.mesh.data, 2)
-    return replace(one, mesh=Mesh(copies, one.mesh.model), several_hosts=False)
+    mesh = Mesh(1, 2) if one.offload and one.devices == 1 else Mesh(copies, one.mesh.model)
+    return replace(one, mesh=mesh, several_hosts=False, offload=False)
 
 
 Phase = Literal["forward", "backward", "update"]
@@ -199,7 +209,8 @@ class Rehearsal:
 
     rank: within its copy of the model. parameters count buffers; these, gradients and state as
     they are between steps. activations: what else there is when there is most; peak: all of it.
-    largest: of the tensors that it makes.
+    largest: of the tensors that it makes. working: what there is at most, beside parameters,
+    gradients and state, before the update.
     """
 
     rank: int
@@ -211,6 +222,7 @@ class Rehearsal:
     ops: tuple[SketchedOp, ...]
     sent: tuple[Sending, ...]
     largest: int = 0
+    working: int = 0
 
 
 @final

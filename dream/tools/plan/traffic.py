@@ -86,9 +86,10 @@ SECONDS: Mapping[str, Callable[[float, int, int, Hardware], float]] = {
     "all_to_all": _gather,
     "send": _send,
     "receive": _send,
+    "copy": lambda size, _, __, hardware: point_to_point(size, hardware.host_link),
 }
 """Operation -> (bytes, ranks, how many of them share a host, hardware) -> seconds, the call itself
-not counted."""
+not counted. A copy is between a device and its host."""
 
 
 def seconds(operation: str, size: float, ranks: int, stride: int, hardware: Hardware) -> float:
@@ -109,14 +110,16 @@ def bytes_sent(operation: str, size: float, ranks: int) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """activations: what a step needs beside the others when it needs most, the batch included.
-    parameters count buffers, and what is gathered for a while."""
+    """Of a device. activations: what a step needs beside the others when it needs most, the batch
+    included. parameters count buffers, and what is gathered for a while. host: what of the device's
+    share lies on its host."""
 
     parameters: int
     gradients: int
     state: int
     activations: int
     peak: int
+    host: int = 0
 
 
 def memory(candidate: Candidate, sketch: Sketch) -> Memory:

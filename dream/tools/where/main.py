@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from dream._errors import ConfigurationError, DreamError
+from dream.files import sizes
 from dream.stall import status as words
 from dream.stall.phases import WORDS
 from dream.stall.status import ProcessState, RankStatus, Standstill
-from dream.tools import sizes
 from dream.tools.tables import note, screen, table
 from dream.tools.where import find
 from dream.tools.where.find import RankView, RunningJob

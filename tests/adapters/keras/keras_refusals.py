@@ -95,6 +95,13 @@ def other_gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
         optimizer.apply(gradients, model.trainable_variables)
 
 
+@refusal
+def recompute_auto(options: dict[str, Any]) -> None:
+    budget = {"memory_budget": 0.5} if keras.backend.backend() == "torch" else {}
+    with block({**options, **budget, "recompute": "auto"}):
+        compiled(net()).fit(*arrays(), verbose=0)
+
+
 def divided(policy: str) -> Any:
     """A dataset that asks to be divided among processes so."""
     import tensorflow as tf

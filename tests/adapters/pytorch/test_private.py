@@ -210,6 +210,16 @@ def test_first_values_are_those_of_constructors() -> None:
     )
 
 
+def test_parameters_are_told_from_what_is_computed() -> None:
+    layer = nn.Linear(2, 3)
+    made = layer(torch.ones(1, 2))
+    assert private.is_parameter(layer.weight)
+    assert private.is_parameter(layer.weight.t())
+    assert not private.is_parameter(made)
+    assert not private.is_parameter(made.t())
+    assert not private.is_parameter(torch.ones(2))
+
+
 def test_layers_that_normalise_over_a_batch() -> None:
     assert private.normalises_batches(nn.BatchNorm1d(2))
     assert private.normalises_batches(nn.InstanceNorm1d(2, track_running_stats=True))

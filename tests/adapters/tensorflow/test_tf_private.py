@@ -47,6 +47,8 @@ def lost(rule):
     return not text or any(f"def {name}(" not in text for name in rule.functions)
 print(json.dumps({
     "phases": [str(rule) for rule in (*private.phases(), *PHASE_RULES) if lost(rule)],
+    "parts": private.parts_of(tf.data.TextLineDataset(["a"]).map(lambda x: x).batch(2)),
+    "own": len(list(private.files_of_rank(tf.data.TextLineDataset([tf.__file__] * 3), 3, 1))) > 0,
     "release": tf.__version__,
     "waits": sorted({f.rsplit("/", 1)[1] for f in files if f in private.waiting_files()}),
     "resource": isinstance(tf.Variable(1.0), private.ResourceVariable),
@@ -72,6 +74,13 @@ def test_tensorflow_has_what_dream_names() -> None:
         "resource": True,
         "library": True,
         "scheduled": True,
+        "parts": [
+            ["Batch", None],
+            ["Map", None],
+            ["TextLineDatasetV2", None],
+            ["TensorSlice", ["a"]],
+        ],
+        "own": True,
         "lost": [],
         "phases": [],
     }, f"names were read off TensorFlow {SEEN_IN}"

@@ -3,7 +3,7 @@
 import pytest
 
 from dream import ConfigurationError
-from dream.tools import sizes
+from dream.files import sizes
 from dream.tools.collectives.figures import SENT, Reading, TimingSettings, bus_bandwidth, rows
 
 

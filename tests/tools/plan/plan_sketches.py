@@ -55,6 +55,7 @@ REHEARSAL = Rehearsal(
         Sending("all_reduce", 320, "model", "forward", 2),
         Sending("all_reduce", 1604, "data", "backward"),
     ),
+    working=3000,
 )
 SOURCE = Source(lambda _: SKETCH, lambda *_: None)
 

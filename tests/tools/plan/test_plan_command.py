@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dream.cli import main
+from dream.strategies.spec import find, parse_request
 
 HERE = Path(__file__).parent
 TORCH, KERAS = HERE / "plan_models.py", HERE / "plan_keras.py"
@@ -55,6 +56,27 @@ def test_a_plan_of_a_torch_model(
     assert [point["devices"] for point in found["simulated"]] == [16, most]
     assert found["hardware"]["sources"]
     assert f"(--strategy {found['take']['strategy']})" in found["sentence"]
+
+
+def test_a_plan_with_layers_computed_again(run: Run, tmp_path: Path) -> None:
+    """What is taken says so, in words that a strategy takes."""
+    file = tmp_path / "plan.json"
+    code, text = run(
+        f"{TORCH}:dense", "--recompute", "--hardware", "t4", "--batch-size", 16, "--json", file
+    )
+    assert code == 0, text
+    assert "float32, recompute=True, global batch 16" in text
+    take = json.loads(file.read_text())["take"]["strategy"]
+    assert take == "single:recompute=true"
+    name, options = parse_request(take)
+    assert find(name).resolve(options)["recompute"] is True
+
+
+def test_recomputation_is_foretold_for_torch_and_not_measured(run: Run) -> None:
+    _, text = run(f"{TORCH}:dense", "--recompute", "--measure")
+    assert "is reckoned, and not measured here" in text
+    _, text = run(f"{KERAS}:images", "--recompute")
+    assert "foretold for torch models" in text
 
 
 def test_what_is_too_large_ends_with_1_and_the_reason(run: Run) -> None:

@@ -10,6 +10,7 @@ from plan_sketches import FLAT, REHEARSAL, SKETCH, SOURCE
 
 from dream import ConfigurationError, Unsupported
 from dream._topology import Mesh
+from dream.strategies.spec import find, parse_request
 from dream.tools.plan import hardware
 from dream.tools.plan.calibrate import fit
 from dream.tools.plan.forecast import (
@@ -44,6 +45,9 @@ from dream.tools.plan.traffic import (
 SINGLE = Candidate("single", Mesh(1, 1))
 MIRRORED = Candidate("mirrored", Mesh(4, 1))
 LINK = NetworkLink(latency=2.0, bandwidth=10.0)
+
+
+OFFLOADED = Candidate("sharded", Mesh(1, 4), zero=3, offload=True)
 
 
 def sharded(zero: int) -> Candidate:
@@ -88,13 +92,51 @@ def test_memory_of_each_strategy(
 def test_what_was_rehearsed_is_told_as_it_came_out() -> None:
     """The rank that needs most; along the data axis as many ranks as there are copies."""
     less = replace(REHEARSAL, rank=1, peak=9000, sent=())
-    found = memory_of([less, REHEARSAL])
+    found = memory_of(Candidate("tensor", Mesh(1, 4)), [less, REHEARSAL])
     assert (found.parameters, found.gradients, found.state, found.peak) == (1664, 1600, 3200, 10464)
     messages = messages_of(Candidate("tensor", Mesh(64, 4)), [less, REHEARSAL])
     assert given(messages) == {"all_reduce": 640 + 1604}
     assert {(m.ranks, m.stride) for m in messages} == {(4, 1), (64, 4)}
     alone = messages_of(Candidate("tensor", Mesh(1, 4)), [REHEARSAL])
     assert given(alone) == {"all_reduce": 640}
+
+
+def test_shards_on_the_host_take_none_of_the_device() -> None:
+    """It has what is gathered, the copy of a shard that it is gathered from, and a gradient's."""
+    gathers = (Sending("all_gather", 400, "model", "forward", 2),)
+    found = memory_of(OFFLOADED, [replace(REHEARSAL, sent=gathers)])
+    assert (found.parameters, found.gradients, found.state) == (0, 0, 0)
+    assert found.peak == 3000 + 2 * 400 // 4
+    assert found.host == 1664 + 1600 + 3200
+    alone = replace(OFFLOADED, mesh=Mesh(1, 1))
+    assert like(alone).mesh == Mesh(1, 2)
+    source = Source(lambda _: SKETCH, lambda *_: [replace(REHEARSAL, sent=gathers)])
+    hosts = replace(FLAT, host=NetworkLink(0.5, 50.0), host_bandwidth=100.0)
+    told = forecast(alone, source, 8, hosts, "float32", None)
+    assert told.memory.peak == 3000 + 2 * 400
+    assert told.memory.host == 2 * (1664 + 1600 + 3200)
+    assert told.sent == 0
+    assert told.time.compute == pytest.approx(4.0 + 8.0 + 2 * 2000 / 100)
+
+
+def test_shards_on_the_host_are_copied_there_and_back() -> None:
+    """Parameters for forward and for backward, gradients after it; the host steps."""
+    hosts = replace(FLAT, host=NetworkLink(0.5, 50.0), host_bandwidth=100.0)
+    found = time_of(OFFLOADED, [replace(REHEARSAL, sent=())], hosts, "float32")
+    assert found.compute == pytest.approx(4.0 + 8.0 + 2000 / 100)
+    assert found.communication == pytest.approx(3 * 0.5 + (2 * 1664 + 1600) / 50)
+    gathers = tuple(Sending("all_gather", 40, "model", p, 3) for p in ("forward", "backward"))
+    many = time_of(OFFLOADED, [replace(REHEARSAL, sent=gathers)], hosts, "float32")
+    sent = 6 * seconds("all_gather", 40, 4, 1, hosts)
+    assert many.communication == pytest.approx(sent + 9 * 0.5 + (2 * 1664 + 1600) / 50)
+    hidden = replace(hosts, overlaps=True)
+    quick = time_of(OFFLOADED, [replace(REHEARSAL, sent=())], hidden, "float32")
+    assert 0 < quick.communication < found.communication
+
+
+def test_a_request_for_shards_on_the_host_can_be_run() -> None:
+    name, options = parse_request(OFFLOADED.request)
+    assert find(name).resolve(options)["cpu_offload"] is True
 
 
 @pytest.mark.parametrize(
@@ -164,6 +206,10 @@ def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
         "model_parallel:split=pipeline,model=4,microbatches=8",
         "hybrid:data=2,split=tensor,model=2", "hybrid:data=2,split=pipeline,model=2,microbatches=4",
     ]  # fmt: skip
+    offloaded = [one.request for one in candidates(4, 8, 8, STRATEGY_KINDS, offloads=True)]
+    assert [one for one in offloaded if one not in requests] == ["sharded:zero=3,cpu_offload=true"]
+    alone = [one.request for one in candidates(1, 8, 8, STRATEGY_KINDS, offloads=True)]
+    assert alone == ["single", "sharded:zero=3,cpu_offload=true"]
     few = [one.request for one in candidates(4, 2, 2, ("single", "mirrored"))]
     assert few == ["single"]
     assert candidates(16, 8, 16, STRATEGY_KINDS)[1].request == "multi_worker_mirrored"
@@ -172,7 +218,7 @@ def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
 def test_copies_beyond_two_do_what_two_do() -> None:
     many = Candidate("tensor", Mesh(512, 8), several_hosts=True)
     assert like(many) == Candidate("tensor", Mesh(2, 8))
-    assert like(sharded(3)) == sharded(3)
+    assert like(sharded(3)) == like(OFFLOADED) == sharded(3)
 
 
 def foretold(candidate: Candidate, peak: int, step: float) -> Forecast:

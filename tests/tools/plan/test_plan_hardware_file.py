@@ -38,9 +38,12 @@ def test_a_file_says_what_a_preset_says(tmp_path: Path) -> None:
         assert found.name == "mine"
         for name in ("memory", "flops", "bandwidth", "per_host", "call"):
             assert getattr(found, name) == getattr(preset, name)
+        assert found.host is None
         assert found.near.bandwidth == preset.near.bandwidth
         assert found.near.latency == pytest.approx(preset.near.latency)
         assert found.far == preset.far
+    toml.write_text(f"{TOML}host_link = 15.75\n")
+    assert hardware_file.read(str(toml)).host == preset.host
     assert any("a datasheet" in source for source in found.sources)
 
 

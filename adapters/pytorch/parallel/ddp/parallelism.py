@@ -70,7 +70,7 @@ class Synchronous(Parallelism):
 
     keras_block: str | None = KERAS_BLOCK
 
-    synchronises = True
+    synchronises = chooses = True
     wire: Wire | None
 
     def __init__(self, plan: Plan) -> None:
@@ -78,7 +78,8 @@ class Synchronous(Parallelism):
         self.registry = ModuleRegistry(
             self.make(), self.world, self.shares, self.training,
             synchronises=self.synchronises and self.knobs.synchronises,
-            recomputes=self.knobs.recompute, draws=self.draws,
+            recomputes=self.knobs.recompute, memory_budget=self.knobs.memory_budget,
+            draws=self.draws,
         )  # fmt: skip
         self._watches: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
         self.bare = (

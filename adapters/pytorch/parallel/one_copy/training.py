@@ -20,7 +20,7 @@ from dream.shared_memory import Group, groups
 from dream.update.update import Knobs
 
 _HONOURED: Mapping[str, tuple[object, ...]] = {
-    "accumulate": (), "recompute": (), "sync_batch_norm": (), "strict": (),
+    "accumulate": (), "recompute": (), "memory_budget": (), "sync_batch_norm": (), "strict": (),
 }  # fmt: skip
 _OF_DDP = {"bucket_mb": None, "bucket_view": True, "static_graph": False, "find_unused": False}
 

@@ -30,6 +30,7 @@ _HONOURED: Mapping[str, Values] = {
     "clip_value": (),
     "precision": (),
     "recompute": (),
+    "memory_budget": (),
     "sync_batch_norm": (False,),
 }
 _TOGETHER: Mapping[str, Values] = {**_HONOURED, "sync_batch_norm": ()}
@@ -55,8 +56,9 @@ class OneProcess(Parallelism):
         self._followed = LoopTracker(self.training, self.world, self.shares)
         self.training.watch(lambda: self._followed.called, self._gathering)
         self._recomputing = RecomputedCopies(
-            self._team, self.knobs.recompute, together=self._together
-        )
+            self._team, self.knobs.recompute, self.world, together=self._together,
+            budget=self.knobs.memory_budget, calls=self.training.most,
+        )  # fmt: skip
         self._settled = ModuleSet()
 
     @abstractmethod
@@ -128,6 +130,8 @@ class OneProcess(Parallelism):
 class DataParallel(OneProcess):
     """`data_parallel`: a replica on each device. The loss is computed on each where the step is
     dream's; in the user's own loop the outputs are gathered on the first."""
+
+    chooses = True
 
     def _gather(self, plan: Plan) -> Team:
         return DeviceTeam(devices.several(plan))

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.call_hook import ModuleSet
+from dream.adapters.pytorch.call_hook import ModuleSet, ensure_hook, unwrapped
 from dream.adapters.pytorch.parallel.inner_calls import called_by_user
 from dream.adapters.pytorch.parallel.replicas.batch_norm import meeting, normalises
 from dream.adapters.pytorch.parallel.replicas.primitives import (
@@ -19,8 +20,12 @@ from dream.adapters.pytorch.parallel.replicas.primitives import (
     replicate,
     scatter,
 )
+from dream.adapters.pytorch.private import is_compiled
 from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.auto_recompute import AutoRecompute, MeasuredCall
 from dream.adapters.pytorch.update.recompute import How, recompute
+from dream.collectives import Communicator
+from dream.update.recomputing import AUTO
 
 
 class Team(ABC):
@@ -132,21 +137,50 @@ def tell_of_statistics(module: nn.Module) -> None:
 class RecomputedCopies:
     """Has layers of one strategy's models computed again.
 
-    how: which layers. together: BatchNorm sees all parts of a batch.
+    how: which layers. together: BatchNorm sees all parts of a batch. world, budget, calls: as
+    `AutoRecompute` has them.
     """
 
-    def __init__(self, team: Team, how: How, *, together: bool) -> None:
+    def __init__(
+        self,
+        team: Team,
+        how: How,
+        world: Communicator,
+        *,
+        together: bool,
+        budget: float | str | None = None,
+        calls: int = 1,
+    ) -> None:
         self._team, self._how, self._together = team, how, together
+        self._world, self._budget, self._calls = world, budget, calls
+        self._autos: WeakKeyDictionary[nn.Module, AutoRecompute] = WeakKeyDictionary()
 
     def take(self, model: nn.Module, copies: Sequence[nn.Module]) -> None:
         """Copies are about to be called, the model itself may be among them."""
         if not (self._how and torch.is_grad_enabled()):
             return
+        how = self._chosen(model, copies) if self._how == AUTO else self._how
         opened = self._team.opened(model)
         for copy in copies:
-            chosen = recompute(copy, self._how, _trains, opened=opened, in_threads=True)
+            chosen = recompute(copy, how, _trains, opened=opened, in_threads=True)
             if self._together and len(copies) > 1:
                 _refuse_meeting(copy, chosen)
+
+    def _chosen(self, model: nn.Module, copies: Sequence[nn.Module]) -> How:
+        """The layers that memory asks for; none while the first copy's calls are measured."""
+        if model not in self._autos:
+            meeting = normalises if self._together and len(copies) > 1 else lambda _: False
+            self._autos[model] = AutoRecompute(
+                self._budget, self._world, calls=self._calls, skips=meeting
+            )
+        auto, first = self._autos[model], copies[0]
+        hook = ensure_hook(first)
+        hook.inner = unwrapped(hook.inner, (MeasuredCall,))
+        if auto.begin(first, lambda: None, lambda: any(map(is_compiled, model.modules()))):
+            hook.inner = MeasuredCall(hook.inner, auto, first)
+            for part in first.modules():
+                ensure_hook(part)
+        return auto.names or False
 
 
 def _trains() -> bool:

@@ -58,6 +58,7 @@ class Sharding(Parallelism):
 
     supports = HONOURED
     whole = False
+    chooses = True
     placement: MeshPlacement
 
     def __init__(self, plan: Plan) -> None:
@@ -69,7 +70,8 @@ class Sharding(Parallelism):
         self.registry = ModuleRegistry(
             self.make, self.dealt, self.shares, self.training,
             synchronises=self.knobs.synchronises, recomputes=self.knobs.recompute,
-            world=self.world, takes_meta=True, draws=self.draws,
+            memory_budget=self.knobs.memory_budget, world=self.world, takes_meta=True,
+            draws=self.draws,
         )  # fmt: skip
         self.parameters = SplitParameters(self.registry)
         self._guard = DriftGuard(self.world, self._modules)  # of buffers and hyperparameters

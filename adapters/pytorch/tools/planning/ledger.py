@@ -231,6 +231,18 @@ def peaks(ledger: Ledger, gradients: set[int], state: set[int]) -> Peaks:
     )
 
 
+def working(ledger: Ledger, begin: int, held: set[int]) -> int:
+    """Return the bytes at most in forward and backward since an event, without what is `held`."""
+    here = most = 0
+    for index, (number, came, phase) in enumerate(ledger.events):
+        if number in held:
+            continue
+        here += ledger.made[number] if came else -ledger.made[number]
+        if index >= begin and phase != "update":
+            most = max(most, here)
+    return most
+
+
 def most_since(ledger: Ledger, begin: int) -> tuple[int, set[int]]:
     """Return the bytes at most since an event, all of them counted, and the numbers of what was
     there."""

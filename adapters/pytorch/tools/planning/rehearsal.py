@@ -49,7 +49,7 @@ from dream.adapters.pytorch.tools.planning.example import (
     precision_context,
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
-from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since
+from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since, working
 from dream.adapters.pytorch.train_step import Batch, Passes, step_of, uncut
 from dream.adapters.pytorch.update.gradients import Whole
 from dream.collectives import Communicator
@@ -82,16 +82,19 @@ def steps_of(
     optimize: Optimize,
     mark: Mark,
     batch: tuple[Any, ...],
+    *,
+    recomputes: bool = False,
 ) -> RehearsedSteps:
-    """Split the model. mark: told when a phase begins."""
+    """Split the model. mark: told when a phase begins. recomputes: layers are, in backward."""
     if candidate.kind == "pipeline":
-        return _pipeline(candidate, here, model, loss, optimize, batch)
+        return _pipeline(candidate, here, model, loss, optimize, batch, recomputes=recomputes)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
     training = Training(Knobs(), _DEVICE.type, dealt.world_size, Whole())
     registry = ModuleRegistry(
-        _unused, dealt, Shares(), training, synchronises=True, world=place.world, takes_meta=True
-    )
+        _unused, dealt, Shares(), training, synchronises=True, recomputes=recomputes,
+        world=place.world, takes_meta=True,
+    )  # fmt: skip
     root = _root(candidate, here, model, registry)
     root.split()
     if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
@@ -179,6 +182,8 @@ def _pipeline(
     loss: Callable[..., Any],
     optimize: Optimize,
     batch: tuple[Any, ...],
+    *,
+    recomputes: bool,
 ) -> RehearsedSteps:
     """`Pipeline.train_step`, whose ranks told each other beforehand what passes between them."""
     refuse_layers(model)
@@ -190,7 +195,9 @@ def _pipeline(
 
     def held(ranks: _Ranks) -> PipelineModel:
         known = cast(Communicator, ranks)
-        settings = PipelineSettings(known, group, _DEVICE, "1f1b", candidate.microbatches)
+        settings = PipelineSettings(
+            known, group, _DEVICE, "1f1b", candidate.microbatches, None, recomputes
+        )
         return PipelineModel(model, stages, settings)
 
     told = held(_Ranks(0, 1, [])).passes(inputs)
@@ -253,7 +260,10 @@ class _Rehearsal:
             model = cast_model(found.model, self._training.precision).train()
             batch, loss = self._samples(found), found.loss
             del found
-            steps = steps_of(self._candidate, here, model, loss, self._optimizer, self._mark, batch)
+            steps = steps_of(
+                self._candidate, here, model, loss, self._optimizer, self._mark, batch,
+                recomputes=self._training.recompute,
+            )  # fmt: skip
             for _ in range(_STEPS):
                 begun = len(ledger.events), len(ledger.done), len(ledger.sent)
                 with precision_context(self._training.precision):
@@ -294,7 +304,7 @@ class _Rehearsal:
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
             tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
-            max(ledger.made, default=0),
+            max(ledger.made, default=0), working(ledger, begun[0], set().union(*held.values())),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:

@@ -31,6 +31,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, peaks, size
 from dream.adapters.pytorch.tools.planning.rehearsal import rehearse
 from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.recompute import recompute
 from dream.tools.plan.asked import TrainingSpec
 from dream.tools.plan.sketch import (
     STRATEGY_KINDS,
@@ -110,6 +111,7 @@ class TorchSketcher(Sketcher):
         if not inputs:
             inputs = [target]
         model.zero_grad(set_to_none=True)
+        recompute(model, self._training.recompute, torch.is_grad_enabled)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = make_optimizer(self._training.optimizer, trained, fused=self._training.fused)
         ledger = Ledger()

@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 import tensorflow as tf
 
+from dream._errors import Unsupported
 from dream.adapters.tensorflow.tools.planning.example import KerasExample, example
 from dream.adapters.tensorflow.tools.planning.graph import Graph, cost, size_of, workspace
 from dream.tools.plan.asked import Optimizer, TrainingSpec
@@ -36,6 +37,11 @@ _UPDATE = 2
 
 
 def make_sketcher(build: Callable[[], Any], training: TrainingSpec) -> KerasSketcher:
+    if training.recompute:
+        raise Unsupported(
+            "Recomputation is foretold for torch models. Received: --recompute and a Keras model. "
+            "Leave it out."
+        )
     return KerasSketcher(example(build, training), training)
 
 
