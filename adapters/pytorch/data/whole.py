@@ -102,7 +102,7 @@ class WholeRows:
         for x in given:
             if x in self or isinstance(x, torch.nn.Parameter):
                 continue
-            if _may_be_rows(x, count):
+            if may_be_rows(x, count):
                 return
         for x in made:
             if x.dim() and tuple(x.shape[:1]) in rows and x not in self:
@@ -111,7 +111,7 @@ class WholeRows:
     def written(self, given: Sequence[torch.Tensor], count: int) -> None:
         """Something was written into the first of these: rows of a batch make it theirs."""
         others = (x for x in given[1:] if x not in self)
-        if given and self._is_drawn(given[0]) and any(_may_be_rows(x, count) for x in others):
+        if given and self._is_drawn(given[0]) and any(may_be_rows(x, count) for x in others):
             if not self._written:
                 logger.info(_WRITTEN, *given[0].shape[:1])
             self._written.add(tuple(given[0].shape))
@@ -139,7 +139,7 @@ class WholeRows:
         return shape[0] not in counts
 
 
-def _may_be_rows(x: torch.Tensor, count: int) -> bool:
+def may_be_rows(x: torch.Tensor, count: int) -> bool:
     """Whether sizes allow that it has a share's rows: first, or as time-first sequences have."""
     sizes = x.shape[:2] if x.dim() > 2 or not x.is_floating_point() else x.shape[:1]
     return any(size and size % max(count, 1) == 0 for size in sizes)

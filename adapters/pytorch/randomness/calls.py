@@ -116,6 +116,7 @@ class CallDraws:
 
     def begin(self, module: nn.Module, share: Share | None) -> None:
         """A call that trains `module` begins. share: of the batch that it is on."""
+        current.trains_here()
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
@@ -144,7 +145,7 @@ class CallDraws:
         if seen.share is not share and seen.share != share:
             seen.share, seen.rows = share, Rows.of(share)
         current.call = current.last = seen.rows
-        if seen.calls < _WATCHED and not seen.alone:
+        if seen.calls < _WATCHED and not (seen.alone or self._shares.apart):
             current.watch()
 
     def end(self, module: nn.Module) -> None:

@@ -9,7 +9,6 @@ to where it meets rows that are trained on, and that node is marked.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -47,7 +46,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     tensors_of,
     try_halves,
 )
-from dream.adapters.pytorch.randomness.current import same, state
+from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
 
@@ -103,7 +102,7 @@ class Lineage(TorchFunctionMode):
         if share.parts * share.micros < 2 or not self._wanted():
             self.rest()
             return
-        if _is_apart() or private.compiles() or not torch.is_grad_enabled():
+        if current.is_apart() or private.compiles() or not torch.is_grad_enabled():
             self.rest()  # a graph that is compiled would be compiled again without this
             return
         if self._looked:
@@ -122,7 +121,7 @@ class Lineage(TorchFunctionMode):
     def wake(self, share: Share) -> None:
         """The loop has drawn rows that are no share: until the next batch what is made of them is
         followed, alone."""
-        if self._follows or _is_apart() or private.compiles():
+        if self._follows or current.is_apart() or private.compiles():
             return
         self._rows, self._awake = Rows.of(share), True
         self._enter()
@@ -302,7 +301,7 @@ class Lineage(TorchFunctionMode):
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
                 others = self._has_others(leaves, origins)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
-                never = drawn or large or unsure or name in _ITSELF or lays_out(name, args, rows.n)
+                never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
                 self._sort_out(name, tried, outs, origins, rows)
         return made
@@ -395,6 +394,6 @@ class Lineage(TorchFunctionMode):
         return None if place is None else OfRows(n, place)
 
 
-def _is_apart() -> bool:
-    """Whether this is a thread of its own, as prefetchers read in."""
-    return threading.current_thread() is not threading.main_thread()
+def not_tried(name: str, args: Any, n: int) -> bool:
+    """Whether half of a tensor's rows tells nothing of this function."""
+    return name in _LEFT_OUT or name in _ITSELF or is_in_place(name) or lays_out(name, args, n)
