@@ -24,7 +24,7 @@ def tensors_before() -> Iterator[torch.Tensor]:
         for names in (frame.f_locals, frame.f_globals):
             for value in [*names.values()]:
                 with suppress(Exception):  # objects that stand for others may raise anything
-                    yield from [x for x in _tensors(value) if not x.is_inference()]
+                    yield from _tensors(value)
 
 
 def frames_of_script() -> Iterator[FrameType]:

@@ -15,10 +15,10 @@ from dream._log import logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.before import frames_of_script
 from dream.adapters.pytorch.loss.coupling.kept import Alive
-from dream.adapters.pytorch.loss.coupling.lineage import not_tried
 from dream.adapters.pytorch.loss.coupling.origins import (
     MixedRows,
     OfRows,
+    not_tried,
     origin_by_half,
     place_of,
     tensors_of,
