@@ -65,7 +65,7 @@ class _Seen:
         self.passes = -1
         self.share: Share | None = None
         self.rows: Rows | None = None
-        self.compiled = any(map(_is_compiled, module.modules()))
+        self.compiled = any(map(is_compiled, module.modules()))
         fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
         self.alone = f"dropout inside {fused[0]}" if fused else ""
 
@@ -321,7 +321,8 @@ def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:
     return any(t.data_ptr() == x.data_ptr() for t in own)
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is compiled itself, in place or not."""
     inner = getattr(hook_of(module), "inner", None)
     return type(module).__name__ == "OptimizedModule" or hasattr(
         inner, "_torchdynamo_orig_callable"
