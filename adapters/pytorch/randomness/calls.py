@@ -263,7 +263,7 @@ class CallDraws:
         if found is None and parameters:
             found = self._sites.guess(shape)
             self._say_doubtful(name, shape, taken_for_rows=found)
-        if self._sites.several:
+        if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
 

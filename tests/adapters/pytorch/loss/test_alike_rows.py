@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 pytestmark = pytest.mark.slow
+BATCH = 8
 CORNERS = torch.eye(8)[:4]
 Step = Callable[[Any, Any, torch.Tensor], torch.Tensor]
 
@@ -110,7 +111,7 @@ DROPS = ("summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
-def learned(step: Step, *, drops: bool) -> float:
+def learned(step: Step, *, drops: bool, samples: int = 22) -> float:
     gc.collect()  # of models in shards the ranks compare those that are not collected yet
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
@@ -123,7 +124,9 @@ def learned(step: Step, *, drops: bool) -> float:
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
     net.late = None
     for each in range(3):
-        for (x,) in DataLoader(TensorDataset(torch.randn(22, 8)), batch_size=8, shuffle=True):
+        for (x,) in DataLoader(
+            TensorDataset(torch.randn(samples, 8)), batch_size=BATCH, shuffle=True
+        ):
             optimizer.zero_grad()
             step(net, critic, x / 2).backward()
             optimizer.step()
@@ -156,12 +159,20 @@ def test_accumulated_batches_have_rows_of_their_own(capfd: pytest.CaptureFixture
     assert "draws anew for each micro-batch of accumulate=" in capfd.readouterr().err
 
 
-def several_for_each() -> float:
+def several_for_each(samples: int) -> float:
     def two_rows(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
         return critic(x).mean() - critic(net(torch.randn(2 * len(x), 8))).mean()
 
     with dream.strategy("mirrored"):
-        return learned(two_rows, drops=False)
+        return learned(two_rows, drops=False, samples=samples)
+
+
+def as_many_each_time(samples: int) -> float:
+    def noise(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        return critic(x).mean() - critic(torch.randn(BATCH * 2, x.shape[1])).mean()
+
+    with dream.strategy("mirrored"):
+        return learned(noise, drops=False, samples=samples)
 
 
 def too_few() -> float:
@@ -177,6 +188,13 @@ def test_as_many_as_a_share_of_what_is_alike_are_named(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err.count("of 30 rows that every rank draws alike") == 1
 
 
-def test_several_rows_for_each_of_the_batchs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    dream.launch(several_for_each, n=2, framework="torch", timeout=240)
-    assert "several rows for each of the batch's" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("job", "samples", "named"),
+    [(several_for_each, 22, 1), (several_for_each, 24, 1), (as_many_each_time, 24, 0)],
+    ids=["by two sizes", "by the words of the script", "of a size of its own"],
+)
+def test_several_rows_for_each_of_the_batchs_are_named(
+    capfd: pytest.CaptureFixture[str], job: Callable[[int], float], samples: int, named: int
+) -> None:
+    dream.launch(job, samples, n=2, framework="torch", timeout=240)
+    assert capfd.readouterr().err.count("several rows for each of the batch's") == named
