@@ -214,8 +214,8 @@ class Lineage(TorchFunctionMode):
             if not of_rows:
                 note_number(made)
                 self._note_alike(name, leaves, made, args)
-            for x in self._kept.note(name, made, leaves, of_rows=of_rows):
-                self._put(x, MixedRows(name, x.detach()))
+            for x, own in self._kept.note(name, made, leaves, of_rows=of_rows):
+                self._put(x, MixedRows(name, own.detach().clone()))
             return made
         if self.alike and is_in_place(name):
             self.alike.written(leaves, 1)
@@ -250,7 +250,8 @@ class Lineage(TorchFunctionMode):
                 self._put(x, MixedRows(name, x.detach()))
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
-        self._kept.note(name, made, leaves, of_rows=False)
+        floored = name.startswith("clamp") and self._kept.has(leaves)  # as dream watches it
+        self._kept.note(name, made, leaves, of_rows=floored)
         if not self._kept.has(leaves) and all(self._origin(x) is None for x in leaves):
             self._note_alike(name, leaves, made, args)
         return made
