@@ -87,6 +87,7 @@ class TorchAdapter(Adapter):
         return self.parallelism.communicator
 
     def enter(self) -> None:
+        self.parallelism.shares.threads.open()
         self._earlier.find()
         self._hooks.open()
         self._metrics.enter()
@@ -104,6 +105,7 @@ class TorchAdapter(Adapter):
 
     def exit(self) -> None:
         self.parallelism.shares.explain(sys.exception())
+        self.parallelism.shares.threads.close()
         explain(sys.exception())
         self._unsaved.rest()
         if self._events is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakSet, ref
@@ -20,7 +21,7 @@ from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
-from dream.adapters.pytorch.randomness.calls import CallDraws
+from dream.adapters.pytorch.randomness.calls import CallDraws, is_compiled
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.auto_recompute import AutoRecompute
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
@@ -147,6 +148,13 @@ class ModuleRegistry:
             "copy.deepcopy(model), which is left alone, and average what that gives by "
             "strategy.communicator.all_reduce."
         )
+
+    def beside(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Around a call that no backward pass comes to, as a teacher's: what compiled code draws
+        there for a share of a batch is not known."""
+        if module.training and not self.inside and is_compiled(module) and self.shares.now_parted:
+            return self.draws.alone(module, "compiled code")
+        return nullcontext()
 
     def note_rows(self, args: tuple[Any, ...]) -> None:
         """A frozen module is called, through which a gradient may come to rows of a batch."""
@@ -291,7 +299,8 @@ class Pending(CallHook):
                 return self._registry.distribute(module)(*args, **kwargs)
             else:
                 self._registry.note_rows((*args, *kwargs.values()))
-        return self.inner(*args, **kwargs)
+        with self._registry.beside(module):
+            return self.inner(*args, **kwargs)
 
 
 @final

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import final
 
 from dream._errors import Desynchronized
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.generators import InStep, Words, words
 from dream.adapters.pytorch.tensors import dump, load
 from dream.collectives import Communicator
@@ -22,9 +23,15 @@ class PassAgreement:
         self.ranks = ranks
         self.in_step = in_step
         self._looks = Looks()
+        self._apart = 0
 
     def due(self) -> bool:
-        """Whether the pass that begins is looked at: the same answer on every rank."""
+        """Whether the pass that begins is looked at: the same answer on every rank. Of those that a
+        thread of the script's own reads the first, for which the loop waits: while others are read
+        it may be in a call of all ranks itself."""
+        if current.is_apart():
+            self._apart += 1
+            return self._apart == 1 and self.ranks.world_size > 1
         return self._looks.due() and self.ranks.world_size > 1
 
 

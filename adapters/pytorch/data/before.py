@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from threading import main_thread
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.sites import is_library
 
 _FRAMES, _MOST = 6, 100
@@ -20,17 +20,17 @@ _FRAMES, _MOST = 6, 100
 def tensors_before() -> Iterator[torch.Tensor]:
     """Yield what the script's own frames can name now: variables, items of lists and dicts of
     them, attributes of its objects. Nothing of a batch is in them, as none was there yet."""
-    for frame in _frames():
+    for frame in frames_of_script():
         for names in (frame.f_locals, frame.f_globals):
             for value in [*names.values()]:
                 with suppress(Exception):  # objects that stand for others may raise anything
-                    yield from [x for x in _tensors(value) if not x.is_inference()]
+                    yield from _tensors(value)
 
 
-def _frames() -> Iterator[FrameType]:
-    """The innermost frames of the main thread that are the script's: batches may be read ahead by
-    another."""
-    frame = sys._current_frames().get(main_thread().ident or 0)
+def frames_of_script() -> Iterator[FrameType]:
+    """The innermost frames of the block's own thread that are the script's: batches may be read
+    ahead by another."""
+    frame = sys._current_frames().get(current.owner)
     left = _FRAMES
     while frame is not None and left:
         if not is_library(frame.f_globals.get("__name__")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -14,6 +13,7 @@ from torch import nn
 from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.private import NormBase
+from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
 from dream.data.partition import Divided, Division, Share
 
@@ -84,7 +84,7 @@ class SharePace:
         """A batch of a loader to train on is about to be drawn. Every rank calls it as often, and
         they compare now and then. A thread that reads ahead draws while others train, and changes
         nothing."""
-        if self._over or threading.current_thread() is not threading.main_thread():
+        if self._over or current.is_apart():
             return
         self._loader = self._loader or loader
         if loader is not self._loader:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident, main_thread
-from typing import Any, Protocol, final
+from threading import get_ident
+from typing import Any, NamedTuple, Protocol, final
 from weakref import ref
 
 import torch
 
 from dream._errors import ConfigurationError, DreamError
 from dream.adapters.pytorch.data.before import tensors_before
-from dream.adapters.pytorch.data.whole import WholeRows, memory_of
+from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
+from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
+from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.randomness.current import current
 from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
-_MAIN = main_thread()
 
 
 class Following(Protocol):
@@ -42,43 +44,59 @@ class Following(Protocol):
 
 @final
 class PassReading:
-    """A pass over a loader. lag: batches between what is yielded and what is trained on, once that
-    is known: a prefetcher's."""
+    """A pass over a loader. recent: shares of the batches handed out last; a tuple, as a thread may
+    read for another. lag: batches between what is yielded and what is trained on, once that is
+    known: a prefetcher's. thread: that reads. waiting: what it has read, and nobody has trained on
+    yet, where that is told by the order."""
 
     def __init__(self) -> None:
-        self._recent: deque[Share | None] = deque(maxlen=_FAR + 1)
+        self.recent: tuple[Share | None, ...] = ()
         self.lag: int | None = None
         self.ended = False
+        self.thread = get_ident()
+        self.waiting: deque[Share] = deque()
 
     @property
     def newest(self) -> Share | None:
         """That of the batch handed out last."""
-        return self._recent[-1] if self._recent else None
+        return self.recent[-1] if self.recent else None
 
     @property
-    def recent(self) -> Iterable[Share | None]:
-        """Those of the batches handed out last."""
-        return self._recent
+    def apart(self) -> bool:
+        """Whether another thread reads it."""
+        return self.thread != get_ident()
 
     def yields(self, share: Share | None) -> None:
         """It hands out a batch; None for that there is none left."""
-        self._recent.append(share)
+        self.recent = (*self.recent[-_FAR:], share)
         self.ended = share is None
 
     def share(self) -> Share | None:
         """That of the batch that is trained on now, as far as yields tell."""
         if self.lag is None:
-            many = len(self._recent)
+            many = len(self.recent)
             self.lag = many - 1 if many <= _FAR else 0  # more were skipped, not kept
-        place = len(self._recent) - 1 - self.lag
-        return self._recent[place] if place >= 0 else None
+        place = len(self.recent) - 1 - self.lag
+        return self.recent[place] if place >= 0 else None
 
     def trained_on(self, share: Share) -> None:
         """It is known which batch is trained on."""
-        for lag, each in enumerate(reversed(self._recent)):
+        while self.waiting and any(each is share for each in self.waiting):
+            self.waiting.popleft()
+        for lag, each in enumerate(reversed(self.recent)):
             if each is share:
                 self.lag = lag
                 return
+
+
+@final
+class Mark(NamedTuple):
+    """Which share a tensor is of. at: how many batches had been handed out."""
+
+    x: ref[torch.Tensor]
+    share: Share
+    reading: PassReading
+    at: int
 
 
 @final
@@ -97,16 +115,29 @@ class Shares:
         self.alike = WholeRows()
         self._readings: dict[int, PassReading] = {}
         self._whole = False
-        self._marked: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
-        self._kept: dict[int, tuple[ref[torch.Tensor], Share, PassReading]] = {}
+        self._marked: dict[int, Mark] = {}
+        self._kept: dict[int, Mark] = {}
+        self._handed = 0
+        self.threads = Threads(self._made_in_thread)
 
     @property
     def current(self) -> Share | None:
         """The share of the batch that the loop holds; None where it reads none."""
+        apart = None
         for reading in reversed(self._readings.values()):
-            if not reading.ended:
+            if reading.apart:
+                apart = apart or reading
+            elif not reading.ended:
                 return reading.newest
-        return None
+        if apart is None:
+            return None
+        held = self._held_here()
+        return apart.waiting[0] if held is None and apart.waiting else held
+
+    @property
+    def apart(self) -> bool:
+        """Whether another thread reads, and may draw as it does."""
+        return any(reading.apart for reading in self._readings.values())
 
     def follow_by(self, lineage: Following) -> None:
         """Have what is made of batches be followed, and what is made of rows that are no share."""
@@ -144,21 +175,26 @@ class Shares:
 
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
-        key = id(source)
-        reading = self._readings.pop(key, None)
+        key, others = id(source), {**self._readings}
+        reading = others.pop(key, None)
         if reading is None or reading.ended:
             reading = PassReading()
-            self._readings = {k: r for k, r in self._readings.items() if not r.ended}
-        self._readings[key] = reading  # the last one is read now
+            others = {k: r for k, r in others.items() if not r.ended}
+        self._readings = {**others, key: reading}  # the last one is read now
+        reading.thread, self._handed = get_ident(), self._handed + 1
         if share.parts > 1 and not self._begun:
             self._begun = True
             self.alike.made_before(tensors_before())
-        self.dealt += share.parts > 1 and get_ident() == _MAIN.ident
+        if share.parts > 1 and current.is_apart():
+            reading.waiting.append(share)
+            self.threads.follow()
+        elif share.parts > 1:
+            self.dealt += 1
         if self.given is not None:
             self.given(share)
         reading.yields(share)
         self._whole = False
-        self._mark(batch, share, reading)
+        self._mark(batch, share, reading, self._handed)
         if self.follow is not None:
             self.follow(batch, share)
 
@@ -192,29 +228,28 @@ class Shares:
             return None
         given = list(inputs)
         for value in given:
-            entry = self._marked.get(id(value))
-            if entry is not None and entry[0]() is value:
-                entry[2].trained_on(entry[1])
-                return entry[1]
+            mark = self._marked.get(id(value))
+            if mark is not None and mark.x() is value:
+                mark.reading.trained_on(mark.share)
+                return mark.share
         leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
         for x in leaves:
-            entry = self._marked.get(id(x)) or self._kept.get(memory_of(x))
-            if entry is not None and (kept := entry[0]()) is not None and _shares(kept, x):
-                entry[2].trained_on(entry[1])
-                return entry[1]
+            if (mark := self._mark_of(x)) is not None:
+                mark.reading.trained_on(mark.share)
+                return mark.share
         return self._by_order(leaves)
 
     def holds(self, x: object) -> bool:
         """Whether a loader has handed out this very tensor."""
-        entry = self._marked.get(id(x))
-        return entry is not None and entry[0]() is x
+        mark = self._marked.get(id(x))
+        return mark is not None and mark.x() is x
 
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""
         reading = self._readings.setdefault(id(self), PassReading())
         reading.ended = True  # it is no pass that later batches could be of
         for x in tensors:
-            self._mark(x, share, reading)
+            self._mark(x, share, reading, self._handed)
 
     def _by_order(self, leaves: Sequence[torch.Tensor]) -> Share | None:
         """That of a copy, or of what a loop made of a batch: of as many rows, the last read
@@ -222,32 +257,78 @@ class Shares:
         shares = [
             share
             for reading in reversed(self._readings.values())
-            if (reading.lag or not reading.ended) and (share := reading.share()) is not None
-        ]
+            if not reading.apart and (reading.lag or not reading.ended)
+            and (share := reading.share()) is not None
+        ]  # fmt: skip
+        apart = [reading for reading in self._readings.values() if reading.apart]
+        if apart and (held := self._held_here()) is not None:
+            shares.append(held)
         if self.alike and self.alike.call(leaves, [share.count for share in shares]):
             return None
         rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
         fitting = (share for share in shares if share.count in rows)
-        return next(fitting, shares[0] if shares else None)
+        found = next(fitting, shares[0] if shares else None)
+        return self._in_turn(leaves, apart[-1]) if found is None and apart else found
 
-    def _mark(self, batch: object, share: Share, reading: PassReading) -> None:
+    def _in_turn(self, leaves: Sequence[torch.Tensor], reading: PassReading) -> Share | None:
+        """That of the batch which a thread has read first of those that nobody has trained on."""
+        if not leaves or not reading.waiting:
+            return None
+        share = reading.waiting.popleft()
+        self._mark(leaves[0], share, reading, self._handed)
+        return share
+
+    def _held_here(self) -> Share | None:
+        """That of the batch which the script's variables hold, where another thread reads."""
+        begins = self.threads.follow()
+        for held in held_by_scopes():
+            marks = [mark for x in held if (mark := self._mark_of(x)) and mark.reading.apart]
+            if marks:
+                return max(marks, key=lambda mark: mark.at).share
+        if not begins and any(reading.waiting for reading in self._readings.values()):
+            self.threads.tell_unknown()
+        return None
+
+    def _mark_of(self, x: torch.Tensor) -> Mark | None:
+        mark = self._marked.get(id(x)) or self._kept.get(memory_of(x))
+        kept = None if mark is None else mark.x()
+        return mark if kept is not None and _shares(kept, x) else None
+
+    def _made_in_thread(
+        self, func: Any, given: Any, made: Any
+    ) -> tuple[list[torch.Tensor], int] | None:
+        """What is made of a batch's rows is of that batch: of the newest, where of several."""
+        leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+        marks = [mark for x in leaves if (mark := self._marked.get(id(x))) and mark.x() is x]
+        if not marks:
+            return None
+        mark = max(marks, key=lambda mark: mark.at)
+        count = mark.share.count
+        outs = leaves[:1] if is_in_place(getattr(func, "__name__", "")) else tree_leaves(made)
+        for x in outs:
+            if isinstance(x, torch.Tensor) and may_be_rows(x, count):
+                self._mark(x, mark.share, mark.reading, mark.at)
+        return [x for each in marks if (x := each.x()) is not None], count
+
+    def _mark(self, batch: object, share: Share, reading: PassReading, at: int) -> None:
         if isinstance(batch, torch.Tensor):
             key, memory = id(batch), memory_of(batch)
-            entry = ref(batch, lambda _: self._forget(key, memory, share)), share, reading
-            self._marked[key] = entry
+            gone = ref(batch, lambda _: self._forget(key, memory, share))
+            self._marked[key] = mark = Mark(gone, share, reading, at)
             if memory:
-                self._kept[memory] = entry
+                self._kept[memory] = mark
         elif isinstance(batch, dict):
             for value in batch.values():
-                self._mark(value, share, reading)
+                self._mark(value, share, reading, at)
         elif isinstance(batch, (list, tuple)):
             for value in batch:
-                self._mark(value, share, reading)
+                self._mark(value, share, reading, at)
 
     def _forget(self, key: int, memory: int, share: Share) -> None:
         self._marked.pop(key, None)
-        if memory in self._kept and self._kept[memory][1] is share:
-            del self._kept[memory]
+        kept = self._kept.get(memory)
+        if kept is not None and kept.share is share:
+            self._kept.pop(memory, None)
 
 
 def _shares(kept: torch.Tensor, x: torch.Tensor) -> bool:

@@ -24,6 +24,11 @@ _WRITTEN = (
     "every rank draws alike: they are not those of one device. Draw as many rows as the batch has, "
     "by its own length, or write those of all ranks, by strategy.communicator.all_gather"
 )
+_TAKEN = (
+    "the loop takes %d of %d rows that every rank draws alike, as many as this rank has of its "
+    "batch: they are taken for the batch's, and are not those that one device takes. Draw as many "
+    "as the batch has, as by torch.randint(n, (len(batch),)), or another number of them"
+)
 
 
 @final
@@ -33,6 +38,7 @@ class WholeRows:
 
     def __init__(self) -> None:
         self.woken: Callable[[Share], None] | None = None
+        self._told = False
         self._drawn: set[tuple[int, ...]] = set()
         self._held: dict[int, ref[torch.Tensor]] = {}
         self._memory: dict[int, tuple[ref[torch.Tensor], int]] = {}
@@ -43,6 +49,11 @@ class WholeRows:
 
     def __bool__(self) -> bool:
         return bool(self._held or self._before or self._called)
+
+    @property
+    def called(self) -> bool:
+        """Whether a model was called on such rows."""
+        return bool(self._called)
 
     def __contains__(self, x: torch.Tensor) -> bool:
         before = self._before.get(id(x))
@@ -69,10 +80,10 @@ class WholeRows:
                 self.woken(share)
 
     def made_before(self, tensors: Iterable[torch.Tensor]) -> None:
-        """They were there before the first batch was, and nothing of one is in them until they are
-        written to."""
+        """They were there before the first batch was, or are made of nothing but sizes and of such:
+        nothing of a batch is in them until they are written to."""
         for x in tensors:
-            if x.dim() and not isinstance(x, torch.nn.Parameter):
+            if x.dim() and not (isinstance(x, torch.nn.Parameter) or x.is_inference()):
                 key = id(x)
                 gone = ref(x, lambda _, key=key: self._before.pop(key, None))  # type: ignore[misc]
                 self._before[key] = gone, version_of(x), memory_of(x)
@@ -91,27 +102,42 @@ class WholeRows:
             self._memory[memory] = held, x.numel()
 
     def follow(
-        self, given: Sequence[torch.Tensor], made: Iterable[torch.Tensor], count: int
-    ) -> None:
+        self, given: Sequence[torch.Tensor], made: Iterable[torch.Tensor], count: int,
+        anew: Callable[[torch.Tensor], bool],
+    ) -> None:  # fmt: skip
         """Something was made of tensors that nothing of a batch has gone into, as far as can be
         seen. count: of the share's rows: what has as many, or some times as many, may have come of
-        them by NumPy."""
-        rows = {tuple(x.shape[:1]) for x in given if x in self}
-        if not rows:
+        them by NumPy. anew: whether a tensor of other rows, made of such alone, is known too."""
+        known = [x for x in given if x in self]
+        others = [x for x in given if not (x in self or isinstance(x, torch.nn.Parameter))]
+        if not known or any(may_be_rows(x, count) for x in others):
             return
-        for x in given:
-            if x in self or isinstance(x, torch.nn.Parameter):
-                continue
-            if _may_be_rows(x, count):
-                return
-        for x in made:
-            if x.dim() and tuple(x.shape[:1]) in rows and x not in self:
+        rows = {tuple(x.shape[:1]) for x in known}
+        alone = not any(x.dim() for x in others)
+        new = [
+            x
+            for x in made
+            if x.dim() and x not in self
+            and (tuple(x.shape[:1]) in rows or (alone and anew(x)))
+        ]  # fmt: skip
+        if any(map(self._is_drawn, known)):
+            for x in new:
                 self._note(x)
+        else:
+            self.made_before(new)
+
+    def taken(self, given: torch.Tensor, made: Iterable[torch.Tensor], count: int) -> None:
+        """Some of a tensor, as of a permutation, was taken by number."""
+        for x in made:
+            as_many = given.dim() == 1 and x.shape == (count,) and count < len(given)
+            if as_many and not self._told and self._is_drawn(given):
+                self._told = True
+                logger.info(_TAKEN, count, len(given))
 
     def written(self, given: Sequence[torch.Tensor], count: int) -> None:
         """Something was written into the first of these: rows of a batch make it theirs."""
         others = (x for x in given[1:] if x not in self)
-        if given and self._is_drawn(given[0]) and any(_may_be_rows(x, count) for x in others):
+        if given and self._is_drawn(given[0]) and any(may_be_rows(x, count) for x in others):
             if not self._written:
                 logger.info(_WRITTEN, *given[0].shape[:1])
             self._written.add(tuple(given[0].shape))
@@ -139,7 +165,7 @@ class WholeRows:
         return shape[0] not in counts
 
 
-def _may_be_rows(x: torch.Tensor, count: int) -> bool:
+def may_be_rows(x: torch.Tensor, count: int) -> bool:
     """Whether sizes allow that it has a share's rows: first, or as time-first sequences have."""
     sizes = x.shape[:2] if x.dim() > 2 or not x.is_floating_point() else x.shape[:1]
     return any(size and size % max(count, 1) == 0 for size in sizes)

@@ -35,14 +35,14 @@ from dream.adapters.pytorch.loss.calls import (
     TrainingCall,
     as_tensor,
 )
-from dream.adapters.pytorch.loss.factors import Factor, Weighed, late_factor
+from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, starts_of, value_of
-from dream.adapters.pytorch.loss.terms import Term, count_by_hand
+from dream.adapters.pytorch.loss.terms import count_by_hand
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
 from dream.adapters.pytorch.update.accumulation import Updates
@@ -141,11 +141,10 @@ class WeighedBackward:
         """Those that were called in training, and whose backward has not come."""
         return [] if self._running else [bearer for bearer in self._calls if bearer.waits]
 
-    def read_at_once(self, roots: list[Any]) -> tuple[list[list[Term]], Weighed]:
+    def read_at_once(self, roots: list[Any]) -> LossReading:
         """What losses are, and factors to which no late one is to come."""
         armed = [call for bearer in self.bearers() for call in self._calls[bearer]]
-        reading = self.reader.read(roots, armed, lambda _: False, cut=False)
-        return reading.terms, reading.weighed
+        return self.reader.read(roots, armed, lambda _: False, cut=False)
 
     def taken_elsewhere(self) -> None:
         """The calls that wait have had their gradients taken, averaged, by no backward pass."""

@@ -86,14 +86,14 @@ class Differentiated:
         *,
         keep: bool,
     ) -> tuple[Any, ...]:
-        terms, weighed = self._weighed.read_at_once(roots)
-        starts, handles, value = starts_of(roots, given, terms, weighed)
+        reading = self._weighed.read_at_once(roots)
+        starts, handles, value = starts_of(roots, given, reading.terms, reading.weighed)
         try:
             found = run(starts)
         finally:
             for handle in handles:
                 handle.remove()
-        gradients, told = self._mean(found, wanted, value)
+        gradients, told = self._mean(found, wanted, value, reading.told)
         if not keep:
             self._weighed.taken_elsewhere()
             if len(roots) == 1 and roots[0].numel() == 1:
@@ -102,18 +102,22 @@ class Differentiated:
 
     @torch.no_grad()
     def _mean(
-        self, found: Sequence[Any], wanted: list[Any], value: Any
+        self, found: Sequence[Any], wanted: list[Any], value: Any, asks: float
     ) -> tuple[tuple[Any, ...], torch.Tensor]:
-        """In one call: which there are, the loss, and the gradients, each a mean over the ranks."""
+        """In one call: which there are, the loss, what the ranks ask each other, and the gradients,
+        each a mean over the ranks."""
         device = wanted[0].device  # these travel together
-        some = torch.tensor([float(each is not None) for each in found], device=device)
+        some = torch.tensor([*(float(x is not None) for x in found), asks], device=device)
         own = [
             torch.zeros_like(x) if each is None else each.to_dense()
             for each, x in zip(found, wanted, strict=True)
         ]
         number = torch.as_tensor(value, dtype=torch.float64, device=device)
         there, told, *means = self._among.all_reduce([some, number, *own])
-        pairs = zip(there.tolist(), means, strict=True)
+        *there, asked = there.tolist()
+        if asked:
+            self._weighed.reader.hear(asked)
+        pairs = zip(there, means, strict=True)
         return tuple(mean if any_has else None for any_has, mean in pairs), told
 
 

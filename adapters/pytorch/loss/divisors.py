@@ -97,6 +97,11 @@ class SumDivisor:
             return False
         return isinstance(self.by, torch.Tensor) or self.by == 1.0 or self.by != self.share.count
 
+    @property
+    def of_none(self) -> bool:
+        """Whether it is a number of things of which there are none, which no constant is."""
+        return not isinstance(self.by, torch.Tensor) and self.by == 0.0
+
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether
         nothing tells that it is a count, whether it may be a constant that only happens to be one

@@ -218,7 +218,8 @@ class Factors:
         if term.kind == "once" or term.share is None:
             return 1.0
         if term.kind == "sum":  # of nothing it may be divided by nothing
-            return float(term.share.parts) if term.share.count else 0.0
+            nothing = term.divided is not None and term.divided.of_none
+            return 0.0 if nothing or not term.share.count else float(term.share.parts)
         return term.share.weight
 
 

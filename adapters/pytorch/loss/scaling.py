@@ -107,7 +107,8 @@ def stops(weighed: Weighed) -> list[Any]:
     handles = []
     for term, factor in zip(weighed.terms, weighed.factors, strict=True):
         if isinstance(factor, torch.Tensor) or factor == 0.0:
-            nodes = term.zeroed if term.kind == "count" else []
+            of_none = term.divided is not None and term.divided.of_none
+            nodes = term.zeroed if term.kind == "count" or of_none else []
             handles += [node.register_prehook(partial(_finite, factor)) for node in nodes]
             if not term.plain:
                 bearers = [call.bearer for call in term.calls if call.bearer is not None]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, final
 
 import torch
@@ -19,6 +20,10 @@ from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.data.loader import dealt_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.loss.factors import Factor
+from dream.adapters.pytorch.loss.scaling import scaled
+from dream.adapters.pytorch.loss.terms import terms_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.train_step import plain_step
@@ -212,6 +217,29 @@ class LocalSgd(Parallelism):
         if self.world.world_size > 1:
             hooks.made("module", self._replicas.add)
             hooks.made("optimizer", self.adopt)
+            hooks.wrap("backward", self._weighing_sums)
+
+    def _weighing_sums(self, run: Callable[..., None]) -> Callable[..., None]:
+        """`torch.autograd.backward`, where a sum over a replica's rows stands for that over the
+        global batch, as a mean over them does."""
+
+        @wraps(run)
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            share, one = self.shares.of(()), isinstance(tensors, torch.Tensor)
+            if share is None or not share.weight or not one or tensors.grad_fn is None:
+                run(tensors, grad_tensors, *args, **kwargs)
+                return
+            terms = terms_of(tensors, [TrainingCall(None, share, [])])
+            times = share.parts / share.weight  # the step weighs all of the gradient
+            factors: list[Factor] = [times if term.kind == "sum" else 1.0 for term in terms]
+            given, hooks = scaled(tensors, grad_tensors, terms, factors)
+            try:
+                run(tensors, given, *args, **kwargs)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+        return backward
 
     def follow(self, loader: DataLoader[Any]) -> None:
         self._replicas.end_passes(loader)

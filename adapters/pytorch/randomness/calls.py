@@ -65,7 +65,7 @@ class _Seen:
         self.passes = -1
         self.share: Share | None = None
         self.rows: Rows | None = None
-        self.compiled = any(map(_is_compiled, module.modules()))
+        self.compiled = any(map(is_compiled, module.modules()))
         fused = [n or type(m).__name__ for n, m in module.named_modules() if _draws_inside(m)]
         self.alone = f"dropout inside {fused[0]}" if fused else ""
 
@@ -116,6 +116,7 @@ class CallDraws:
 
     def begin(self, module: nn.Module, share: Share | None) -> None:
         """A call that trains `module` begins. share: of the batch that it is on."""
+        current.trains_here()
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
@@ -144,7 +145,7 @@ class CallDraws:
         if seen.share is not share and seen.share != share:
             seen.share, seen.rows = share, Rows.of(share)
         current.call = current.last = seen.rows
-        if seen.calls < _WATCHED and not seen.alone:
+        if seen.calls < _WATCHED and not (seen.alone or self._shares.apart):
             current.watch()
 
     def end(self, module: nn.Module) -> None:
@@ -262,7 +263,7 @@ class CallDraws:
         if found is None and parameters:
             found = self._sites.guess(shape)
             self._say_doubtful(name, shape, taken_for_rows=found)
-        if self._sites.several:
+        if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
 
@@ -320,7 +321,8 @@ def _in_memory_of(x: object, parameters: Sequence[nn.Parameter]) -> bool:
     return any(t.data_ptr() == x.data_ptr() for t in own)
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is compiled itself, in place or not."""
     inner = getattr(hook_of(module), "inner", None)
     return type(module).__name__ == "OptimizedModule" or hasattr(
         inner, "_torchdynamo_orig_callable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -66,6 +67,14 @@ class RowMemory:
         return found
 
 
+class _Thread(threading.local):
+    """What is known of the thread that asks. reads: it draws for samples that are read. trains: it
+    has called a model. apart: it reads batches for a loop that runs in another, whose calls and
+    states are none of its own."""
+
+    reads = trains = apart = False
+
+
 @final
 class Current:
     """The draws of the call that runs, and of the loop around it.
@@ -75,14 +84,16 @@ class Current:
     batch, one after the other. late: it came after the block, and what stands for torch's
     operations is gone until its backward pass. outside: gives the rows of the batch that the loop
     holds, for (a shape that it may have, the tensor that is drawn for, the operation). alike: told
-    of what the loop draws that is not for them.
+    of what the loop draws that is not for them. owner: the thread that has opened the block.
     """
 
     def __init__(self) -> None:
         self.call: Rows | None = None
         self.last: Rows | None = None
         self.divided = self.late = False
-        self.outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
+        self.thread = _Thread()
+        self.owner = threading.main_thread().ident or 0
+        self._outside: Callable[[Sequence[int], object, str], Rows | None] | None = None
         self.alike: Callable[[torch.Tensor], None] | None = None
         self._aside: State | None = None
         self.forks = 0
@@ -95,6 +106,8 @@ class Current:
     @property
     def rows(self) -> Rows | None:
         """The rows of the call that a draw is part of; None where it is of none."""
+        if self.thread.apart:
+            return None
         if self.call is not None:
             return self.call
         if self.last is None or not recomputing():
@@ -107,6 +120,15 @@ class Current:
             )
         return self.last
 
+    @property
+    def outside(self) -> Callable[[Sequence[int], object, str], Rows | None] | None:
+        """None where this thread draws for no batch."""
+        return None if self.thread.reads else self._outside
+
+    @outside.setter
+    def outside(self, rows: Callable[[Sequence[int], object, str], Rows | None] | None) -> None:
+        self._outside = rows
+
     @contextmanager
     def again(self, rows: Rows | None, memory: RowMemory) -> Iterator[None]:
         """What is computed again inside draws for these rows."""
@@ -116,6 +138,14 @@ class Current:
             yield
         finally:
             self.call, self.last, self.memory = held
+
+    def is_apart(self) -> bool:
+        """Whether this is a thread of the script's own, which may read batches ahead for a loop."""
+        return threading.get_ident() != self.owner and not self.thread.trains
+
+    def trains_here(self) -> None:
+        """This thread calls a model."""
+        self.thread.trains, self.thread.apart = True, False
 
     def begin(self) -> None:
         """A block begins: what it draws apart does not depend on the blocks before it."""
@@ -144,8 +174,12 @@ class Current:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Draw what all ranks draw alike. Operations that this is made of draw as they are."""
-        held = self.call, self.last, self.outside
-        self.call = self.last = self.outside = None
+        if self.thread.apart:
+            with self.reading():
+                yield
+            return
+        held = self.call, self.last, self.thread.reads
+        self.call, self.last, self.thread.reads = None, None, True
         own = None if self._aside is None else state()
         if self._aside is not None:
             set_state(self._aside)
@@ -154,7 +188,7 @@ class Current:
         try:
             yield
         finally:
-            self.call, self.last, self.outside = held
+            self.call, self.last, self.thread.reads = held
             if own is not None:
                 self._aside = state()
                 set_state(own)
@@ -165,11 +199,11 @@ class Current:
     def reading(self) -> Iterator[None]:
         """What is drawn inside is no batch's: it belongs to samples that are read, or to
         parameters."""
-        held, self.outside = self.outside, None
+        held, self.thread.reads = self.thread.reads, True
         try:
             yield
         finally:
-            self.outside = held
+            self.thread.reads = held
 
     def watch(self) -> None:
         """Notice draws that are not made `together`."""

@@ -301,7 +301,7 @@ def _pick(name: str, own: Own) -> Own:
             return own(n, *args, **kwargs)
         rows = current.rows or (current.outside((n, 1), None, name) if current.outside else None)
         if rows is None or n != rows.count:
-            return _alone(own, n, *args, **kwargs)
+            return _alike(own, n, *args, **kwargs)
         if name not in _said:
             _said.add(name)
             logger.info(

@@ -3,24 +3,56 @@ by what they are drawn for."""
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, final
 
 import torch
 from torch import nn
 
+_LENGTHS = {"len", "size", "shape"}
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
 
 
 def site() -> Site:
     """The script's own call that runs now: past dream's functions and torch's."""
+    frame = _frame()
+    return frame.f_code, frame.f_lasti
+
+
+def _frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None and is_library(frame.f_globals.get("__name__")):
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+    return frame
+
+
+def _multiplies_rows(rows: int) -> bool:
+    """Whether the script's call that runs now has a product with a length, or with a variable that
+    is as many as a share's rows, among what it is given."""
+    frame = _frame()
+    done = [*dis.get_instructions(frame.f_code)]
+    past = [each.positions for each in done if each.offset <= frame.f_lasti]
+    call = past[-1] if past else None
+    if call is None or call.lineno is None:
+        return False
+    products = [each.positions for each in done if each.argrepr == "*" and _within(each, call)]
+    inside = {each.argval for each in done for at in products if at and _within(each, at)}
+    names = {name for name in inside if isinstance(name, str)}
+    values = (frame.f_locals.get(name, frame.f_globals.get(name)) for name in names)
+    return bool(names & _LENGTHS) or any(type(x) is int and x == rows > 1 for x in values)
+
+
+def _within(part: dis.Instruction, call: dis.Positions) -> bool:
+    def ends(at: dis.Positions) -> tuple[tuple[int, int], tuple[int, int]]:
+        return (at.lineno or 0, at.col_offset or 0), (at.end_lineno or 0, at.end_col_offset or 0)
+
+    if part.positions is None:
+        return False
+    return ends(call)[0] <= ends(part.positions)[0] and ends(part.positions)[1] <= ends(call)[1]
 
 
 def is_library(name: object) -> bool:
@@ -39,6 +71,8 @@ class Sites:
         self._several: dict[Site, tuple[int, int]] = {}
         self.several = False
         """Whether a draw has made some rows for each of the batch's, as two sizes tell."""
+        self.multiplied = False
+        """Whether one seems to, by the script's own words."""
 
     def of_batch(self, shape: Sequence[int], rows: int, *, doubtful: bool) -> bool | None:
         """Whether a draw here is for the batch's rows; None where that cannot be told yet.
@@ -63,6 +97,8 @@ class Sites:
     def _look_for_several(self, at: Site, size: int, rows: int) -> None:
         each, rest = divmod(size, rows) if rows else (0, 1)
         if each > 1 and not rest:
+            if at not in self._several:
+                self.multiplied |= _multiplies_rows(rows)
             first, before = self._several.setdefault(at, (rows, each))
             self.several |= first != rows and before == each
 

@@ -13,6 +13,7 @@ from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
 
 _JOINS = {"stack", "cat", "concat", "concatenate", "vstack", "hstack"}
+_CHOOSES = {"lt", "le", "gt", "ge", "where"}
 _WRITES = {"__setitem__", "index_copy_", "index_put_", "index_add_", "index_fill_", "scatter_",
            "scatter_add_", "scatter_reduce_", "masked_scatter_"}  # fmt: skip
 """What writes some rows of a tensor."""
@@ -71,10 +72,11 @@ class KeptRows:
 
     def note(
         self, name: str, made: Any, leaves: list[torch.Tensor], *, of_rows: bool
-    ) -> list[torch.Tensor]:
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Note what is new, and what is of this batch's rows. Returns what joins rows that earlier
-        batches have left, which are a rank's own."""
-        joined: list[torch.Tensor] = []
+        batches have left, or is chosen by a number that they have, as a probability that follows
+        them: each with what is a rank's own in it."""
+        joined: list[tuple[torch.Tensor, torch.Tensor]] = []
         outs = tensors_of(made)
         if not outs or any(map(_wraps, (*leaves, *outs))):
             return joined
@@ -87,7 +89,10 @@ class KeptRows:
                     self._new.add(x)
                 own = name in _JOINS and not x.requires_grad
                 if own and not of_rows and any(each in self._earlier for each in leaves):
-                    joined.append(x)
+                    joined.append((x, x))
+                if name.strip("_") in _CHOOSES and x.dim() and not of_rows:
+                    numbers = (n for n in leaves if not n.dim() and n in self._earlier)
+                    joined += [(x, number) for number in numbers][:1]
         return joined
 
     def tell_written(self, name: str, target: torch.Tensor) -> None:

@@ -9,7 +9,6 @@ to where it meets rows that are trained on, and that node is marked.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,9 +23,11 @@ from torch.overrides import TorchFunctionMode
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.coupling.alike_rows import PICKS, note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
+    LEFT_OUT,
     ORDERS,
     ChosenRows,
     MixedRows,
@@ -36,9 +37,9 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     called_by_dream,
     is_in_place,
     is_recorded,
-    lays_out,
     leaves_of,
     node_of,
+    not_tried,
     of_torch,
     origin_by_half,
     place_of,
@@ -47,7 +48,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     tensors_of,
     try_halves,
 )
-from dream.adapters.pytorch.randomness.current import same, state
+from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
 
@@ -58,23 +59,16 @@ _FEWEST, _SURE = 2, 4
 could be combined: within a model, or beside others."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
+_NO_BATCH = -1
+"""Rows of the share that a loop holds between two passes."""
+_PASSES = 3
+"""Passes after which it is followed what is made until the next; longer only where it is used."""
 _LARGE = 1 << 22
 """Elements of a tensor that is taken for made row by row: half of it once more may be too much."""
 _ROUNDED = {torch.float16, torch.bfloat16}
 """Which half of the rows may be rounded otherwise in."""
-_ITSELF = {"one_hot"}
-"""Each row by itself, whose width goes by all of them."""
-_SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace", "empty_like", "new_empty",
-          "new_zeros", "new_ones", "new_full"}  # fmt: skip
-_PACKS = {"_pack_padded_sequence", "_pad_packed_sequence"}
-_CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
-_LEFT_OUT = _SIZES | _PACKS | _CHANGES
-"""What takes a number for a size alone, as a mask up to the longest does; puts rows in another
-order; or must not be called twice."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
-_PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
-"""What may take a row, or rows, by number."""
 _RUNNING = ("cum", "logcum")
 
 
@@ -87,12 +81,12 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self._wanted = wanted
         self.alike: WholeRows | None = None
-        self._entered = self._follows = self._awake = self.outside = False
+        self._entered = self._follows = self._awake = self.outside = self._passing = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
         self._inside: TrainingCall | None = None
-        self._calls = 0
+        self._calls = self._passes = 0
         self._looked = False
         self._rows: Rows | None = None
         self._kept = KeptRows()
@@ -103,7 +97,7 @@ class Lineage(TorchFunctionMode):
         if share.parts * share.micros < 2 or not self._wanted():
             self.rest()
             return
-        if _is_apart() or private.compiles() or not torch.is_grad_enabled():
+        if current.is_apart() or private.compiles() or not torch.is_grad_enabled():
             self.rest()  # a graph that is compiled would be compiled again without this
             return
         if self._looked:
@@ -116,16 +110,20 @@ class Lineage(TorchFunctionMode):
             place = place_of(x, rows) if several else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
-        self._follows = True
+        self._follows = self._passing = True
         self._enter()
 
     def wake(self, share: Share) -> None:
         """The loop has drawn rows that are no share: until the next batch what is made of them is
         followed, alone."""
-        if self._follows or _is_apart() or private.compiles():
-            return
-        self._rows, self._awake = Rows.of(share), True
-        self._enter()
+        if not self._follows:
+            self._rows, self._passing = Rows.of(share), True
+            self._between()
+
+    def _between(self) -> None:
+        if not (self._follows or current.is_apart() or private.compiles()):
+            self._awake = True
+            self._enter()
 
     def _enter(self) -> None:
         if not self._entered:
@@ -165,9 +163,13 @@ class Lineage(TorchFunctionMode):
 
     def ended(self) -> None:
         """A pass over batches ends. After the block, whose loaders may be used on, nothing else
-        would end the mode."""
+        would end the mode. What is made until the next one begins is no batch's."""
         if self.outside:
             self.rest()
+        elif self._rows is not None and self.alike is not None:
+            self._passes, self._passing = self._passes + 1, False
+            if self._passes <= _PASSES or self.alike.called:
+                self._between()
 
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
@@ -197,11 +199,11 @@ class Lineage(TorchFunctionMode):
         if not self._follows or is_recorded():
             made = func(*args, **given)
             if self._awake and not is_recorded():
-                self._note_alike(name, tensors_of((args, given)), made)
+                self._note_alike(name, tensors_of((args, given)), made, args)
             return made
         inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
-        if name in _LEFT_OUT or (name != "detach" and called_by_dream()):
+        if name in LEFT_OUT or (name != "detach" and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
         of_rows = bool(origins) or self._kept.has(leaves)
@@ -211,9 +213,9 @@ class Lineage(TorchFunctionMode):
             made = func(*args, **given)
             if not of_rows:
                 note_number(made)
-                self._note_alike(name, leaves, made)
-            for x in self._kept.note(name, made, leaves, of_rows=of_rows):
-                self._put(x, MixedRows(name, x.detach()))
+                self._note_alike(name, leaves, made, args)
+            for x, own in self._kept.note(name, made, leaves, of_rows=of_rows):
+                self._put(x, MixedRows(name, own.detach().clone()))
             return made
         if self.alike and is_in_place(name):
             self.alike.written(leaves, 1)
@@ -248,16 +250,16 @@ class Lineage(TorchFunctionMode):
                 self._put(x, MixedRows(name, x.detach()))
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
-        self._kept.note(name, made, leaves, of_rows=False)
+        floored = name.startswith("clamp") and self._kept.has(leaves)  # as dream watches it
+        self._kept.note(name, made, leaves, of_rows=floored)
         if not self._kept.has(leaves) and all(self._origin(x) is None for x in leaves):
-            self._note_alike(name, leaves[:1] if "norm" in name else leaves, made)
+            self._note_alike(name, leaves, made, args)
         return made
 
-    def _note_alike(self, name: str, leaves: list[torch.Tensor], made: Any) -> None:
-        if self.alike and self._rows is not None:
-            if is_in_place(name):
-                self.alike.written(leaves, self._rows.count)
-            self.alike.follow(leaves, tensors_of(made), self._rows.count)
+    def _note_alike(self, name: str, leaves: list[torch.Tensor], made: Any, args: Any) -> None:
+        if self.alike is not None and self._rows is not None:
+            count = self._rows.count if self._passing else _NO_BATCH
+            note_alike(self.alike, name, leaves, made, args, count)
 
     def _note_inside(self, outs: list[torch.Tensor]) -> None:
         """Within a model: rows that are mixed, and trained on."""
@@ -302,7 +304,7 @@ class Lineage(TorchFunctionMode):
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
                 others = self._has_others(leaves, origins)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
-                never = drawn or large or unsure or name in _ITSELF or lays_out(name, args, rows.n)
+                never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
                 self._sort_out(name, tried, outs, origins, rows)
         return made
@@ -364,7 +366,7 @@ class Lineage(TorchFunctionMode):
                     self._put(x, replace(of, place=place, order=False))
         elif len(half) == len(outs):
             found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
-            if found == [None] and name not in _PICKS and same_values(outs[0], half[0]):
+            if found == [None] and name not in PICKS and same_values(outs[0], half[0]):
                 last = tried(origins, last=True)  # such as the largest, which the first half had
                 if last and not same_values(outs[0], last[0]):
                     found = [MixedRows(name, outs[0].detach())]
@@ -393,8 +395,3 @@ class Lineage(TorchFunctionMode):
         turned = any(call is each for each in self._turned) and x.shape[1:2] == (n,)
         place = Place(1) if turned else place_of(x, Rows.of(call.share))
         return None if place is None else OfRows(n, place)
-
-
-def _is_apart() -> bool:
-    """Whether this is a thread of its own, as prefetchers read in."""
-    return threading.current_thread() is not threading.main_thread()

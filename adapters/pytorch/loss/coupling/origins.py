@@ -61,6 +61,15 @@ class ChosenRows:
 
 Origin = MixedRows | OfRows | ChosenRows
 Tried = Callable[..., list[torch.Tensor] | None]
+_ITSELF = {"one_hot"}
+"""Each row by itself, whose width goes by all of them."""
+_SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace", "empty_like", "new_empty",
+          "new_zeros", "new_ones", "new_full"}  # fmt: skip
+_PACKS = {"_pack_padded_sequence", "_pad_packed_sequence"}
+_CHANGES = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "backward", "grad"}
+LEFT_OUT = _SIZES | _PACKS | _CHANGES
+"""What takes a number for a size alone, as a mask up to the longest does; puts rows in another
+order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
            torch.dtype, torch.device}  # fmt: skip
@@ -230,3 +239,8 @@ def place_of(x: torch.Tensor, rows: Rows) -> Place | None:
     with suppress(RuntimeError):  # nested ones have no sizes
         return rows.find(x.shape)
     return None
+
+
+def not_tried(name: str, args: Any, n: int) -> bool:
+    """Whether half of a tensor's rows tells nothing of this function."""
+    return name in LEFT_OUT or name in _ITSELF or is_in_place(name) or lays_out(name, args, n)

@@ -248,7 +248,8 @@ class DdpModule(DistributedModule, Bearer):
             return self.inner(*args, **kwargs)
         if recomputing():
             return self.registry.training.call(self.inner, args, kwargs)
-        return self.registry.training.call_beside(self.module, self.inner, args, kwargs)
+        with self.registry.beside(self.module):
+            return self.registry.training.call_beside(self.module, self.inner, args, kwargs)
 
     def _local_norms(self) -> list[nn.Module]:
         return [norm for norm in batch_norm.norms(self.module) if norm not in self.synchronised]

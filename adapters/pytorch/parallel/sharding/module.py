@@ -276,9 +276,9 @@ class ShardedModule(DistributedModule, Bearer):
     ) -> Any:
         """Run outside inference_mode, whose tensors could never be trained with: parameters may be
         among them."""
-        self.registry.inside = True
+        beside, self.registry.inside = self.registry.beside(self.module), True
         try:
-            with torch.inference_mode(False), torch.no_grad():
+            with beside, torch.inference_mode(False), torch.no_grad():
                 return self.registry.training.call_beside(self.module, forward, args, kwargs)
         finally:
             self.registry.inside = False

@@ -157,6 +157,28 @@ def each_sample_within() -> Trained:
     return trained_by(Mixing(mix))
 
 
+def _augmented(follow: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Trained:
+    """Rows have noise with a probability that changes with each batch."""
+    chance = torch.tensor(0.5)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        nonlocal chance
+        noise = (torch.rand(len(b[0]), 1) < chance).float() * torch.randn(len(b[0]), WIDTH)
+        out = m(b[0] + noise)
+        chance = (chance + follow(out.detach(), b[1])).clamp(0.0, 1.0)
+        return F.cross_entropy(out, b[1])
+
+    return loop(mlp(), loss)
+
+
+def probability_that_follows_the_outputs() -> Trained:
+    return _augmented(lambda out, y: 0.5 * ((out.argmax(1) == y).float().mean() - 0.5))
+
+
+def probability_by_a_schedule() -> Trained:
+    return _augmented(lambda *_: torch.tensor(0.05))
+
+
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "spread_of_the_batch_within": (spread_of_the_batch_within, "rows, by std"),
     "attention_over_the_batch": (attention_over_the_batch, "rows, by matmul"),
@@ -164,10 +186,16 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
+    "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
 WRITTEN = {"table_of_each_sample": table_of_each_sample, "bias_by_a_batch": bias_by_a_batch}
 APART = {
     each.__name__: each
-    for each in (experts_that_rows_are_sent_to, each_sample_within, a_teacher_that_normalises)
+    for each in (
+        experts_that_rows_are_sent_to,
+        each_sample_within,
+        a_teacher_that_normalises,
+        probability_by_a_schedule,
+    )
 }

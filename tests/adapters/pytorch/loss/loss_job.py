@@ -15,6 +15,7 @@ from loss_scripts import (
     QUIET,
     SCRIPTS,
     Trained,
+    differentiated_over_a_number_that_was_alike,
     mean_times_rows,
     nothing_that_counts,
     over_a_count_and_one,
@@ -69,7 +70,8 @@ def main(names: list[str]) -> None:
         over_a_tensor_of_five()
     with dream.strategy("mirrored") as strategy:
         pass
-    for script in (*QUIET.values(), over_a_count_and_one, mean_times_rows):
+    named = (over_a_count_and_one, mean_times_rows, differentiated_over_a_number_that_was_alike)
+    for script in (*QUIET.values(), *named):
         tell(strategy, f"said by {script.__name__}", lines_of(script)[1])
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:

@@ -692,6 +692,34 @@ def differentiated_by_hand() -> Trained:
     return trained(model, printed)
 
 
+def _over_those_that_count(model: nn.Module, batch: Any, kept: torch.Tensor) -> torch.Tensor:
+    each = F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    return (each * kept).sum() / kept.sum().item()
+
+
+def over_a_number_that_is_nothing_here() -> Trained:
+    """Of one batch a single row counts, which one rank has."""
+    seen = itertools.count()
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        largest = b[2] >= 0.6  # of the second batch: one of them
+        return _over_those_that_count(m, b, largest if next(seen) == 1 else torch.ones(len(b[2])))
+
+    return loop(mlp(), loss)
+
+
+def differentiated_over_a_number_that_was_alike() -> Trained:
+    model = mlp()
+    for number, batch in enumerate(classes()):
+        kept = (batch[2] > -0.5) if number else torch.ones(len(batch[2]))
+        loss = _over_those_that_count(model, batch, kept)
+        slopes = torch.autograd.grad(loss, [*model.parameters()])
+        with torch.no_grad():
+            for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                parameter -= 0.05 * slope
+    return trained(model, [])
+
+
 def projected_gradients() -> Trained:
     """Of two losses that pull apart, set for an optimizer."""
     model = mlp()
@@ -943,7 +971,7 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_its_own_length,
         class_weights, label_smoothing, label_smoothing_of_some, soft_targets, batchmean,
         masked_mean, boolean_mask, nothing_that_counts,
-        nothing_to_add_up,
+        nothing_to_add_up, over_a_number_that_is_nothing_here,
         half_a_sum_of_some, sum_of_some_over_their_number,
         over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
         over_a_count_as_a_number, over_a_count_and_a_little, over_a_full_mask,

@@ -4,6 +4,7 @@ and a dropout are of these rows, once."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 pytestmark = pytest.mark.slow
+BATCH = 8
 CORNERS = torch.eye(8)[:4]
 Step = Callable[[Any, Any, torch.Tensor], torch.Tensor]
 
@@ -73,9 +75,31 @@ def quiet(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     return critic(x).mean() - critic(fake).mean()
 
 
+def made(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """Points that are computed in the loop, of sizes alone; and as many as the batch has."""
+    a, b = torch.meshgrid(torch.linspace(-1, 1, 3), torch.linspace(-1, 1, 4), indexing="ij")
+    points = torch.stack([a.flatten(), b.flatten()], 1).repeat(1, 4)
+    own = critic(torch.zeros(len(x), 8)).sum() + critic(torch.ones(1, 8).expand(len(x), -1)).sum()
+    return critic(x).sum() + 0.1 * critic(points).sum() + 0.1 * own
+
+
+def picked(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """Rows of what was there before."""
+    return critic(x).sum() + 0.1 * critic(net.chains[torch.randperm(30)[:10]]).sum()
+
+
+def late(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """Points that are computed between two passes, anew each time."""
+    points = [] if net.late is None else [net.late, net(net.late)]
+    return critic(x).sum() + 0.1 * sum(critic(each).sum() for each in points)
+
+
 STEPS = {
-    each.__name__: each for each in (summed, moved, buffered, fixed, computed, adversarial, quiet)
-}
+    each.__name__: each
+    for each in (
+        summed, moved, buffered, fixed, computed, adversarial, quiet, made, picked, late
+    )
+}  # fmt: skip
 
 
 def trained(word: str) -> dict[str, float]:
@@ -83,11 +107,12 @@ def trained(word: str) -> dict[str, float]:
         return {name: learned(STEPS[name], drops=name in DROPS) for name in STEPS}
 
 
-DROPS = ("summed", "quiet")
+DROPS = ("summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
-def learned(step: Step, *, drops: bool) -> float:
+def learned(step: Step, *, drops: bool, samples: int = 22) -> float:
+    gc.collect()  # of models in shards the ranks compare those that are not collected yet
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
     net.chains, net.points = torch.rand(30, 8), torch.randn(12, 8)
@@ -97,11 +122,17 @@ def learned(step: Step, *, drops: bool) -> float:
     norm = nn.Dropout(0.3) if drops else nn.BatchNorm1d(8)
     critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
-    for _ in range(2):
-        for (x,) in DataLoader(TensorDataset(torch.randn(22, 8)), batch_size=8, shuffle=True):
+    net.late = None
+    for each in range(3):
+        for (x,) in DataLoader(
+            TensorDataset(torch.randn(samples, 8)), batch_size=BATCH, shuffle=True
+        ):
             optimizer.zero_grad()
             step(net, critic, x / 2).backward()
             optimizer.step()
+        with torch.no_grad():
+            middle = torch.stack([net(net.points[i::5]).mean(0) for i in range(5)])
+        net.late = torch.cat([middle, torch.linspace(-1, 1, 48 + 8 * each).view(-1, 8)])
     states = [*net.state_dict().values(), *critic.state_dict().values()]
     return float(sum(x.double().abs().sum() for x in states) + torch.rand(()))
 
@@ -128,14 +159,42 @@ def test_accumulated_batches_have_rows_of_their_own(capfd: pytest.CaptureFixture
     assert "draws anew for each micro-batch of accumulate=" in capfd.readouterr().err
 
 
-def several_for_each() -> float:
+def several_for_each(samples: int) -> float:
     def two_rows(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
         return critic(x).mean() - critic(net(torch.randn(2 * len(x), 8))).mean()
 
     with dream.strategy("mirrored"):
-        return learned(two_rows, drops=False)
+        return learned(two_rows, drops=False, samples=samples)
 
 
-def test_several_rows_for_each_of_the_batchs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    dream.launch(several_for_each, n=2, framework="torch", timeout=240)
-    assert "several rows for each of the batch's" in capfd.readouterr().err
+def as_many_each_time(samples: int) -> float:
+    def noise(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        return critic(x).mean() - critic(torch.randn(BATCH * 2, x.shape[1])).mean()
+
+    with dream.strategy("mirrored"):
+        return learned(noise, drops=False, samples=samples)
+
+
+def too_few() -> float:
+    def taken(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        return critic(x).mean() - critic(net.chains[torch.randperm(30)[: len(x)]]).mean()
+
+    with dream.strategy("mirrored"):
+        return learned(taken, drops=False)
+
+
+def test_as_many_as_a_share_of_what_is_alike_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    dream.launch(too_few, n=2, framework="torch", timeout=240)
+    assert capfd.readouterr().err.count("of 30 rows that every rank draws alike") == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "samples", "named"),
+    [(several_for_each, 22, 1), (several_for_each, 24, 1), (as_many_each_time, 24, 0)],
+    ids=["by two sizes", "by the words of the script", "of a size of its own"],
+)
+def test_several_rows_for_each_of_the_batchs_are_named(
+    capfd: pytest.CaptureFixture[str], job: Callable[[int], float], samples: int, named: int
+) -> None:
+    dream.launch(job, samples, n=2, framework="torch", timeout=240)
+    assert capfd.readouterr().err.count("several rows for each of the batch's") == named

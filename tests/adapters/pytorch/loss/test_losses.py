@@ -72,6 +72,11 @@ def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
     assert line in str(ran.said["said by over_a_count_and_one"])
 
 
+def test_a_constant_that_differs_later_is_said_without_a_backward_pass_too(ran: Ran) -> None:
+    line = "it was when the loss was first seen"
+    assert line in str(ran.said["said by differentiated_over_a_number_that_was_alike"])
+
+
 def test_a_mean_times_the_rows_of_a_share_is_said(ran: Ran) -> None:
     line = "the loss is a mean, times a number that is how many samples this rank has"
     assert line in str(ran.said["said by mean_times_rows"])

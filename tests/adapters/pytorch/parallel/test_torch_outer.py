@@ -77,3 +77,33 @@ def test_what_a_forward_counts_is_the_mean_over_the_replicas_after_a_pass() -> N
     for rank in dream.launch(statistics, n=2, framework="torch", timeout=300):
         for found in rank:
             np.testing.assert_allclose(found, np.mean(by_rank, axis=0), atol=1e-6)
+
+
+def sums_and_means() -> list[list[torch.Tensor]]:
+    """Under a sum over the rows by the batch's size, under a mean, and under both beside what is of
+    parameters alone."""
+    x, y = torch.from_numpy(outer_steps.data()[0][:24]), torch.arange(24.0)[:, None] / 24
+    by_size = [
+        lambda out, b, _: F.mse_loss(out, b, reduction="sum") / 6,
+        lambda out, b, _: F.mse_loss(out, b),
+        lambda out, b, w: F.mse_loss(out, b, reduction="sum") + w.square().sum() + out.mean(),
+        lambda out, b, w: F.mse_loss(out, b) * 6 + w.square().sum() + out.mean(),
+    ]
+    found = []
+    for loss in by_size:
+        torch.manual_seed(1)
+        with dream.strategy("local_sgd", every=2):
+            model = nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+            for a, b in DataLoader(TensorDataset(x, y), batch_size=6):
+                optimizer.zero_grad()
+                loss(model(a), b, model.weight).backward()
+                optimizer.step()
+        found.append([each.detach().clone() for each in model.parameters()])
+    return found
+
+
+def test_a_sum_over_a_replicas_rows_stands_for_that_over_the_batch() -> None:
+    for rank in dream.launch(sums_and_means, n=2, framework="torch", timeout=300):
+        torch.testing.assert_close(rank[0], rank[1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(rank[2], rank[3], rtol=0, atol=1e-6)

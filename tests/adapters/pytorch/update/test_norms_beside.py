@@ -35,6 +35,8 @@ def learned(kind: str) -> list[float]:
     teacher.requires_grad_(kind in ("copied", "itself"))
     if kind == "compiled":
         teacher = torch.compile(teacher)  # type: ignore[assignment]
+    if kind == "dropping":
+        teacher = torch.compile(teacher, backend="aot_eager")  # type: ignore[assignment]
     optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
     data = TensorDataset(torch.randn(22, 6), torch.randint(0, 3, (22,)))
     for _ in range(2):
@@ -60,3 +62,14 @@ def test_teachers_normalise_by_the_global_batch(word: str, ranks: int) -> None:
 @pytest.mark.exhaustive
 def test_a_compiled_teacher_does_too() -> None:
     hold(trained, "mirrored", ("compiled",), ranks=2, within=2e-5)
+
+
+@pytest.mark.parametrize("word", ["mirrored", "sharded"])
+def test_dropout_of_a_compiled_teacher_is_named(
+    word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = dream.launch(trained, word, ("dropping",), n=2, framework="torch", timeout=240)
+    assert one == other  # what is drawn next, too
+    told = capfd.readouterr().err
+    assert told.count("is drawn by compiled code: each rank draws its random numbers there") == 1
+    assert "all go on as rank 0" not in told

@@ -1,0 +1,53 @@
+"""What a loop makes beside its batch: of sizes alone, or of tensors that every rank has alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from dream.adapters.pytorch.data.whole import WholeRows
+from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+
+_OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
+"""What makes a tensor of sizes alone, alike everywhere."""
+_ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "unsqueeze",
+         "squeeze", "meshgrid", "cartesian_prod", "stack", "cat", "mean", "sum"}  # fmt: skip
+"""What makes tensors of other rows, whose number is no batch's where that of the first was not."""
+PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
+"""What may take a row, or rows, by number."""
+
+
+def note_alike(
+    alike: WholeRows, name: str, given: list[torch.Tensor], made: Any, args: Any, count: int
+) -> None:
+    """A function has made something of nothing that is a batch's, as far as can be seen. given:
+    tensors, among its args. count: of the share's rows: a size may be a batch's."""
+    if name in _OF_SIZES and not given:
+        points = "space" in name
+        alike.made_before(x for x in tensors_of(made) if points or not _as_long(x, count))
+    elif alike:
+        of = given[:1] if "norm" in name else given
+        if is_in_place(name):
+            alike.written(of, count)
+        picks = name in PICKS and not _by_values(args)
+        if picks and len(of) == 1 and of[0].dim():
+            alike.taken(of[0], tensors_of(made), count)
+        anew = name in _ANEW
+        alike.follow(
+            of, tensors_of(made), count, lambda x: anew or (picks and not _as_long(x, count))
+        )
+
+
+def _as_long(x: torch.Tensor, count: int) -> bool:
+    """Whether it has a row for each of a share's, as what is made by its length has."""
+    dims = 2 if x.dim() > 2 or not x.is_floating_point() else 1
+    return count in x.shape[:dims]
+
+
+def _by_values(args: Any) -> bool:
+    """Whether rows are picked by numbers that no tensor has, and that may be a batch's."""
+    chosen = args[1] if len(args) > 1 else None
+    parts = chosen if isinstance(chosen, tuple) else (chosen,)
+    return any(isinstance(each, (list, np.ndarray)) for each in parts)
