@@ -190,6 +190,8 @@ def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], vari
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
     if variables is not None:
         variables = list(variables)
+    if engine.mixed:  # the other framework's gradients are dense
+        gradients = engine.dense(gradients, optimizer)
     scope = _scope.get()
     if scope is None and variables is not None and engine.averaged(gradients, variables):
         scope = Scope(reduced=True)

@@ -17,6 +17,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from keras import ops
+
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.keras.randomness import sizes
@@ -169,7 +171,7 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
-        if rows is not None and axis == 0 and rows.counts(rows.dims(x)):
+        if rows is not None and axis == 0 and rows.counts(rows.dims(ops.shape(x))):
             once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "

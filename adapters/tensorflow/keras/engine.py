@@ -56,8 +56,6 @@ class ProcessEngine(TensorFlowEngine):
         self._adding = communicator.unchecked()  # the same on every rank, at every step
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        if self.mixed:  # the other framework's gradients are dense
-            tensors = [tf.convert_to_tensor(t) for t in tensors]
         return slices.total(tensors, self._added, self.rank, self.parts)
 
     def _added(self, tensors: list[Any]) -> list[Any]:

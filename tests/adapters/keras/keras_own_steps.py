@@ -99,6 +99,40 @@ class Capped(layers.Layer):  # type: ignore[misc]
         return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
 
 
+def _identity(backward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that gives what it is given, and changes the gradient."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.custom_gradient(lambda x: (tf.identity(x), backward))  # type: ignore[no-any-return]
+    import torch
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: Any) -> Any:  # type: ignore[override]
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, gradient: Any) -> Any:  # type: ignore[override]
+            return backward(gradient)
+
+    return Changed.apply
+
+
+def _clipped(gradient: Any) -> Any:
+    """By the norm of all rows' gradients together."""
+    return gradient / ops.maximum(1.0, ops.norm(gradient))
+
+
+class ByMean(OwnStep):
+    """Sets its learning rate by its loss."""
+
+    def train_step(self, batch: Any) -> Any:
+        logs = super().train_step(batch)
+        self.optimizer.learning_rate.assign(0.1 / (1.0 + logs["own"]))
+        return logs
+
+
 class OfPositives(keras.Model):  # type: ignore[misc]
     """A mean over the samples whose target is positive."""
 
@@ -165,6 +199,10 @@ def said_of_all() -> dict[str, str]:
             found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
         found["counter"] = str(_counted())
         found["capped"] = _said_of(_plain(Capped()))
+        for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
+            changed = layers.Lambda(_identity(backward))
+            found[name] = _said_of(_plain(layers.Dense(5), changed))
+        found["rate"] = _refused(_own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))
         positives.compile(keras.optimizers.SGD(0.1))
@@ -191,11 +229,18 @@ def apart_by_noise_of_a_written_size() -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
 
 
-def _own(loss: Loss) -> Any:
+def _refused(model: Any) -> str:
+    try:
+        return _said_of(model)
+    except dream.DreamError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
     seen = keras.Input((WIDTH,))
     first = layers.Dense(5, "tanh", kernel_regularizer="l2")(seen)
     hidden = layers.Dropout(0.3)(layers.BatchNormalization()(first))
-    made = OwnStep(seen, layers.Dense(1)(hidden))
+    made = kind(seen, layers.Dense(1)(hidden))
     made.own_loss = loss
     made.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(reduction="sum"))
     return made
