@@ -190,14 +190,15 @@ OWN: dict[str, Loss] = {
 }
 
 
-def said_of_all() -> dict[str, str]:
-    """What dream says of each before it has trained on one batch, on this rank."""
+def said_of_all(devices: int) -> dict[str, str]:
+    """What dream says of each before it has trained on one batch, on this rank, on each of whose
+    devices a step is traced."""
     with dream.strategy("mirrored"):
         found = {name: _said_of(_own(loss)) for name, loss in OWN.items()}
         for average in (True, False):
             found[f"state {average}"] = _said_of(_plain(Largest(average)))
             found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
-        found["counter"] = str(_counted())
+        found["counter"] = str(_counted() / devices)
         found["capped"] = _said_of(_plain(Capped()))
         for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
             changed = layers.Lambda(_identity(backward))
