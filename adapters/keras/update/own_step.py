@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import keras
 import numpy as np
@@ -14,16 +15,20 @@ from keras import ops
 
 from dream._errors import Unsupported
 from dream.adapters.keras import consistency, losses, optimizer, private
-from dream.adapters.keras.engine import Array, Engine
+from dream.adapters.keras.engine import Array, BatchShare, Engine
+from dream.adapters.keras.figures import StepFigures
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
+
+_evaluated: WeakSet[Any] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a step made of a batch: gradients that optimizers were given, learning rates, and by
-    variable what became of states, and by how much metrics grew."""
+    """What a step made of a batch: figures that no metric keeps, gradients that optimizers were
+    given, learning rates, and by variable what became of states, and by how much metrics grew."""
 
+    figures: dict[str, Array]
     gradients: list[Array]
     rates: list[Array]
     states: list[Array]
@@ -45,7 +50,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
     custom = type(model).train_step is not keras.Model.train_step
     states, metrics = _states_of(model), _metrics_of(model)
     coupling.check(model, engine, batch[0] if isinstance(batch, tuple) else batch)
-    if not (custom or states or metrics):
+    if not (custom or states or metrics or _makes_figures(model)):
         return
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
@@ -62,6 +67,8 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
             "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
             "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
         )  # fmt: skip
+    elif found:
+        _check_figures(model, engine, found)
     for place, state in enumerate(states if found else []):
         if not _add_up([[each.states[place]] for each in found or []], model):
             trial.say(
@@ -77,6 +84,46 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
             f"The metric {names} is more than a sum over samples, and replicas add up what they "
             "have of it. Received: a state that a batch changes otherwise than its parts do "
             "together, such as a largest value. Keep sums and counts in it", engine,
+        )  # fmt: skip
+
+
+def check_test(model: Any, engine: Engine, batch: Any) -> None:
+    """Say of a model's evaluation, once, if replicas cannot share the figures that it makes."""
+    custom = type(model).test_step is not keras.Model.test_step
+    if model in _evaluated or not (custom or _makes_figures(model)):
+        return
+    _evaluated.add(model)
+    trial.tried.setdefault(model, DrawnSizes())
+    found = _found(model, engine, batch, (), (), "test_step")
+    if found:
+        _check_figures(model, engine, found)
+
+
+def _makes_figures(model: Any) -> bool:
+    """Whether a model's logs are more than its metrics' results."""
+    names = "compute_metrics", "get_metrics_result"
+    return any(getattr(type(model), n) is not getattr(keras.Model, n) for n in names)
+
+
+def _check_figures(model: Any, engine: Engine, found: Sequence[_Found]) -> None:
+    """Say of figures that are no mean over samples, or hang on what metrics have seen before."""
+    whole, *parts, later = (each.figures for each in found)
+    names = [
+        name
+        for name, value in whole.items()
+        if value.ndim == 0
+        and all(np.isfinite(each[name]) for each in (whole, *parts, later))
+        and not (
+            trial.is_close(value, later[name], model)
+            and _add_up([[value], *([each[name]] for each in parts)], model)
+        )
+    ]
+    if names:
+        trial.say(
+            f"The steps of {type(model).__name__} make figures of their own, and replicas average "
+            f"those of their shares. Received: {', '.join(names)}, which is no mean over a batch's "
+            "samples, as a root, a largest value, a norm or a ratio of metrics is none. Have a "
+            "keras.metrics.Metric give it, whose sums are those of all", engine,
         )  # fmt: skip
 
 
@@ -150,20 +197,25 @@ def _metrics_of(model: Any) -> list[Any]:
 
 
 def _found(
-    model: Any, engine: Engine, batch: Any, states: Sequence[Any], metrics: Sequence[Any]
+    model: Any,
+    engine: Engine,
+    batch: Any,
+    states: Sequence[Any],
+    metrics: Sequence[Any],
+    step: str = "train_step",
 ) -> list[_Found] | None:
-    """Return what comes of the whole and of its two parts; None where the step takes no batch that
-    is made up."""
+    """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
+    others before; None where the step takes no batch that is made up."""
     made_up = trial.widened(losses.made_up(batch, classes=2))
 
-    def take(rows: slice) -> _Found:
+    def take(rows: slice, start: float | None = None) -> _Found:
         found: _Found = engine.apart(
-            lambda: _of_rows(model, engine, made_up, rows, states, metrics)
+            lambda: _of_rows(model, engine, made_up, rows, states, metrics, start, step)
         )
         return found
 
     try:
-        return [take(rows) for rows in (slice(None), *trial.PARTS)]
+        return [*map(take, (slice(None), *trial.PARTS)), take(slice(None), 1.0)]
     except Exception:
         return None
 
@@ -175,7 +227,7 @@ def _add_up(
     of_second: float = 1 - trial.CUT / losses.ROWS,
 ) -> bool:
     """Whether the whole's values are what the parts' add up to."""
-    whole, first, second = found
+    whole, first, second, *_ = found
     return len(whole) == len(first) == len(second) and all(
         trial.is_close(a, of_first * b + of_second * c, model)
         for a, b, c in zip(whole, first, second, strict=True)
@@ -190,15 +242,19 @@ def _of_rows(
     states: Sequence[Any],
     metrics: Sequence[Any],
     start: float | None = None,
+    step: str = "train_step",
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
+    figures = StepFigures(engine.framework, BatchShare(1.0, 1.0))
     with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         for variable in [] if start is None else consistency.metric_states(model):
             variable.assign(ops.full_like(variable.value, start))
         before = [trial.array(v.value) for v in metrics]
-        type(model).train_step(model, trial.cut(made_up, rows))
+        with figures.noting():
+            logs = getattr(type(model), step)(model, trial.cut(made_up, rows))
         return _Found(
+            {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
             [trial.array(g) for update in held for g in update.gradients if g is not None],
             [trial.array(v.value) for o in optimizer.optimizers_of(model) for v in _numbers_of(o)],
             [trial.array(v.value) for v in states],
