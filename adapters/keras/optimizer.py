@@ -24,7 +24,7 @@ from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
 from dream.adapters.keras.engine import Engine, on_present, unweighed
-from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.randomness.draws import alike, once
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters
 from dream.update.precision import PRECISIONS
@@ -262,9 +262,9 @@ def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
 
 
 def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
-    """Call Keras's own `apply` on global gradients."""
+    """Call Keras's own `apply` on global gradients; what it draws is of parameters, not of rows."""
     with reduced_scope(), engine.applying():
-        type(optimizer).apply(optimizer, gradients, variables)
+        alike(type(optimizer).apply, (optimizer, gradients, variables), {})
 
 
 def adopt_clipping(optimizer: Any, knobs: Knobs, *, by_norm: bool = True) -> None:

@@ -133,6 +133,37 @@ class ByMean(OwnStep):
         return logs
 
 
+class Remembers(keras.losses.Loss):  # type: ignore[misc]
+    """Divides by the running size of its errors, or, if asked, by a count of its calls."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__(name="remembers")
+        self.counts = counts
+        self.seen = keras.Variable(1.0, trainable=False, name="seen")
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        error = ops.square(y - y_pred)
+        self.seen.assign(self.seen + (1.0 if self.counts else ops.mean(error)))
+        return ops.mean(error, axis=-1) / self.seen
+
+
+class Tells(keras.Model):  # type: ignore[misc]
+    """Adds figures to its metrics': those that it is given."""
+
+    figures: Callable[[Any, Any], dict[str, Any]]
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        found = super().compute_metrics(x, y, y_pred, sample_weight)
+        return found | self.figures(found, ops.square(y - y_pred))
+
+
+FIGURES: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "a mean": lambda _, error: {"near": ops.mean(ops.cast(error < 0.1, "float32"))},
+    "a root": lambda _, error: {"root": ops.sqrt(ops.mean(error))},
+    "of metrics": lambda found, _: {"twice": 2.0 * found["loss"]},
+}
+
+
 class OfPositives(keras.Model):  # type: ignore[misc]
     """A mean over the samples whose target is positive."""
 
@@ -203,6 +234,11 @@ def said_of_all(devices: int) -> dict[str, str]:
         for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
             changed = layers.Lambda(_identity(backward))
             found[name] = _said_of(_plain(layers.Dense(5), changed))
+        for counts in (True, False):
+            found[f"remembers {counts}"] = _said_of(_plain(loss=Remembers(counts)))
+        for name, figures in FIGURES.items():
+            found[name] = _said_of(_telling(figures))
+            found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
         found["rate"] = _refused(_own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))
@@ -247,13 +283,21 @@ def _own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
     return made
 
 
-def _plain(*inner: Any, metrics: Any = None) -> Any:
-    made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
-    made.compile(keras.optimizers.SGD(0.1), "mse", metrics=metrics)
+def _telling(figures: Callable[[Any, Any], dict[str, Any]]) -> Any:
+    seen = keras.Input((WIDTH,))
+    made = Tells(seen, layers.Dense(1)(seen))
+    made.figures = figures
+    made.compile(keras.optimizers.SGD(0.1), "mse")
     return made
 
 
-def _said_of(model: Any) -> str:
+def _plain(*inner: Any, metrics: Any = None, loss: Any = "mse") -> Any:
+    made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
+    return made
+
+
+def _said_of(model: Any, *, tests: bool = False) -> str:
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -261,7 +305,10 @@ def _said_of(model: Any) -> str:
     draws._said.clear()
     draw = np.random.default_rng(0)
     x = draw.random((SAMPLES, WIDTH)).astype("float32")
-    model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+    if tests:
+        model.evaluate(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+    else:
+        model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
     logging.getLogger("dream").removeHandler(handler)
     return "\n".join(line for line in lines if "eceived" in line)
 

@@ -17,6 +17,10 @@ SAID = {
     "clipped": "another gradient in a part of its batch",
     "rate": "Unsupported: A step sets its learning rate by its batch",
     "of positives": "gives one number for a batch",
+    "remembers False": "'remembers' changes a variable of its own by its batch",
+    "a root": "Received: root, which is no mean",
+    "a root, tested": "Received: root, which is no mean",
+    "of metrics": "Received: twice, which is no mean",
     "state False": "kept is a state that",
     "metric False": "metric worst is more than a sum",
 }
@@ -27,6 +31,9 @@ QUIET = (
     "penalised",
     "compiled",
     "turned",
+    "remembers True",
+    "a mean",
+    "a mean, tested",
     "state True",
     "metric True",
 )
