@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, final
 
 import keras
@@ -120,9 +120,15 @@ class MirroredEngine(TensorFlowEngine):
         by_turns = dataset.flat_map(as_it_stands(data.by_turns))
         return self._distribution.distribute_datasets_from_function(lambda _: by_turns)
 
-    def creating(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self._distribution.scope()
-        return scope
+    @contextmanager
+    def creating(self) -> Iterator[None]:
+        with ExitStack() as open_scope:
+            open_scope.enter_context(self._distribution.scope())
+            try:
+                yield
+            finally:
+                if tf.distribute.get_strategy() is not self._distribution:
+                    open_scope.pop_all()  # keras.backend.clear_session has ended it
 
     def stepping(self) -> AbstractContextManager[Any]:
         return hooks.unscaled_losses()
@@ -166,7 +172,8 @@ class MirroredEngine(TensorFlowEngine):
             raise ConfigurationError(
                 "The variables of what is made outside the block lie on one device. Received: "
                 f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "
-                "it inside the block."
+                "it inside the block, which keras.backend.clear_session ends here, or start "
+                "several processes with dream run -n."
             )
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:

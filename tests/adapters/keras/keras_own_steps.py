@@ -273,6 +273,48 @@ def _refused(model: Any) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
+    """Adds noise to each gradient: rows of some look like a share's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.noise = keras.random.SeedGenerator(6)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        drawn = keras.random.normal(tuple(variable.shape), seed=self.noise)
+        super().update_step(gradient + 0.1 * drawn, variable, learning_rate)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1),
+    "shaken": lambda: Shaken(0.05),
+}
+
+
+def apart_by_optimizers() -> dict[str, float]:
+    """How far from plain Keras's models end by optimizers that update by rules of their own, and
+    what they predict of a batch."""
+
+    def trained(optimizer: Any) -> list[Any]:
+        keras.utils.set_random_seed(3)
+        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(8), layers.Dense(1)])
+        x = np.random.default_rng(0).random((32, WIDTH)).astype("float32")
+        made.compile(optimizer, "mse")
+        made.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0)
+        return [*made.get_weights(), made.predict_on_batch(x[:3])]
+
+    alone = {name: trained(make()) for name, make in OPTIMIZERS.items()}
+    with dream.strategy("mirrored"):
+        shared = {name: trained(make()) for name, make in OPTIMIZERS.items()}
+    return {
+        name: max(
+            float(np.abs(a - b).max()) for a, b in zip(alone[name], shared[name], strict=True)
+        )
+        for name in OPTIMIZERS
+    }
+
+
 def _own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
     seen = keras.Input((WIDTH,))
     first = layers.Dense(5, "tanh", kernel_regularizer="l2")(seen)

@@ -71,3 +71,10 @@ def test_a_number_that_the_step_counts_with_stays(said: dict[str, str]) -> None:
 def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) -> None:
     apart = call(cell, "keras_own_steps", "apart_by_noise_of_a_written_size")
     assert max(apart) < 1e-6
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_optimizers_with_rules_of_their_own_are_those_of_one_device(cell: Cell) -> None:
+    for rank in call(cell, "keras_own_steps", "apart_by_optimizers"):
+        for name, apart in rank.items():
+            assert apart < 1e-6, name
