@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import checks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
@@ -38,7 +38,14 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     batch_norm.synchronise(model, engine)
     with engine.creating():
         if example is not None:
-            private.build(model, private.symbolic(example))
+            try:
+                private.build(model, private.symbolic(example))
+            except NotImplementedError as error:
+                raise Unsupported(
+                    "A model, its loss and its metrics are made on shapes before the first batch. "
+                    f"Received: {type(model).__name__}, of which something takes numbers out of "
+                    f"tensors: {error} Compute by keras.ops, or after predict."
+                ) from error
             _rehearse(model, engine, example)
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)

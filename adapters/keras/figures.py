@@ -52,6 +52,15 @@ class StepFigures:
             return weight * self.share.fraction
         return weight
 
+    def own_by_name(self, logs: Any) -> dict[str, Any]:
+        """Return those of a step's logs that are one number each, by name."""
+        found = logs if isinstance(logs, dict) else {"what it returns": logs}
+        return {
+            name: _real(leaf)
+            for name, leaf in found.items()
+            if not tree.is_nested(leaf) and self._is_own(leaf)
+        }
+
     def own(self, logs: Any) -> list[Any]:
         """Return the figures in the logs that no metric keeps."""
         return [_real(leaf) for leaf in tree.flatten(logs) if self._is_own(leaf)]

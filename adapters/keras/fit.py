@@ -188,12 +188,21 @@ def test_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
     return type(model).test_on_batch(model, **state.tested_on.dealt(given))
 
 
+def predict_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
+    """Return what the model says of a batch. Keras would have each device of a process say it."""
+    if not state.engine.pooled:
+        return type(model).predict_on_batch(model, **given)
+    rows = tree.flatten(given["x"])[0].shape[0]
+    return type(model).predict(model, given["x"], batch_size=int(rows), verbose=0)
+
+
 LOOPS: dict[str, Callable[..., Any]] = {
     "fit": fit,
     "evaluate": evaluate,
     "predict": predict,
     "train_on_batch": train_on_batch,
     "test_on_batch": test_on_batch,
+    "predict_on_batch": predict_on_batch,
 }
 
 

@@ -108,7 +108,7 @@ class _Weighed:
         self._strict = strict
         self._kind: Kind | None = None
         self._gives_number = False
-        self._of_rows = _is_kerass(loss)
+        self._of_rows = self._keeps_nothing = _is_kerass(loss)
         if not self._calls_itself:
             call = loss.call
             loss.call = lambda *args, **kwargs: self._seen(call(*args, **kwargs))
@@ -132,6 +132,10 @@ class _Weighed:
         place = _place.get()
         if place is None:
             return value
+        if not self._keeps_nothing:
+            self._keeps_nothing = True
+            with _tried_alone(place.engine):
+                self._tell_kept(y_true, y_pred)
         if self._calls_itself or self._gives_number:
             if self._kind is None:
                 with _tried_alone(place.engine):
@@ -163,6 +167,25 @@ class _Weighed:
             if self._strict:
                 raise Unsupported(f"{said}.")
             once(f"{said}; each replica takes those of its share")
+
+    def _tell_kept(self, *like: Any) -> None:
+        """Say if the loss changes variables of its own by its batch."""
+        batch = made_up(like, classes=2)
+        try:
+            whole, *parts = (
+                _changed(self._loss.call, _cut(batch, slice(n))) for n in (ROWS, *_CUTS)
+            )
+        except Exception:
+            return  # made-up values may be none that it takes
+        if any(not np.allclose(a, b) for part in parts for a, b in zip(whole, part, strict=True)):
+            said = (
+                f"The loss {self._name!r} changes a variable of its own by its batch: replicas "
+                "change theirs by their shares. Received: a variable that is another for a part of "
+                "a batch. Change it between steps, by logs, which are global"
+            )
+            if self._strict:
+                raise Unsupported(f"{said}.")
+            once(said)
 
     @property
     def _name(self) -> str:
@@ -223,8 +246,9 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
 
 @contextmanager
 def _tried_alone(engine: Engine) -> Iterator[None]:
-    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch."""
-    with engine.outside(), weighed(engine, None), drawn_by(None):
+    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch, no
+    variable changes."""
+    with engine.outside(), weighed(engine, None), drawn_by(None), keras.StatelessScope():
         yield
 
 
@@ -281,14 +305,12 @@ def _kinds_for(function: Any, batch: Any, infinite: Kind | None) -> list[Kind | 
     such a batch. infinite: what it is of what is no number."""
 
     def values(rows: slice) -> list[float]:
-        part = tree.map_structure(
-            lambda a: None if a is None else ops.convert_to_tensor(a[rows]), batch
-        )
-        return [float(np.sum(ops.convert_to_numpy(x))) for x in function(*part)]
+        found = function(*_cut(batch, rows))
+        return [float(np.sum(ops.convert_to_numpy(x))) for x in found]
 
     try:
         whole, again = values(slice(None)), values(slice(None))
-        cuts = [(n, values(slice(0, n)), values(slice(n, None))) for n in _CUTS]
+        cuts = [(n, values(slice(n)), values(slice(n, None))) for n in _CUTS]
     except Exception:
         return None  # made-up values may be none that it takes
     if not np.array_equal(whole, again, equal_nan=True):
@@ -299,6 +321,19 @@ def _kinds_for(function: Any, batch: Any, infinite: Kind | None) -> list[Kind | 
         else infinite
         for value, each in zip(whole, parts, strict=True)
     ]  # fmt: skip
+
+
+def _cut(batch: Any, rows: slice) -> Any:
+    return tree.map_structure(
+        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), batch
+    )
+
+
+def _changed(function: Any, batch: Any) -> list[Any]:
+    """Return what a function sets variables to."""
+    with keras.StatelessScope() as scope:
+        function(*batch)
+    return [np.array(ops.convert_to_numpy(v)) for v in scope.state_mapping.values()]
 
 
 def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:

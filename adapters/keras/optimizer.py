@@ -24,7 +24,7 @@ from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
 from dream.adapters.keras.engine import Engine, on_present, unweighed
-from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.randomness.draws import alike, once
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters
 from dream.update.precision import PRECISIONS
@@ -190,6 +190,8 @@ def _reduce_and_apply(optimizer: Any, engine: Engine, gradients: list[Any], vari
     """Apply what is global, hold what the step will reduce itself, reduce anything else here."""
     if variables is not None:
         variables = list(variables)
+    if engine.mixed:  # the other framework's gradients are dense
+        gradients = engine.dense(gradients, optimizer)
     scope = _scope.get()
     if scope is None and variables is not None and engine.averaged(gradients, variables):
         scope = Scope(reduced=True)
@@ -260,9 +262,9 @@ def exchanged(engine: Engine, update: Update, weight: Any) -> list[Any]:
 
 
 def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables: Any) -> None:
-    """Call Keras's own `apply` on global gradients."""
+    """Call Keras's own `apply` on global gradients; what it draws is of parameters, not of rows."""
     with reduced_scope(), engine.applying():
-        type(optimizer).apply(optimizer, gradients, variables)
+        alike(type(optimizer).apply, (optimizer, gradients, variables), {})
 
 
 def adopt_clipping(optimizer: Any, knobs: Knobs, *, by_norm: bool = True) -> None:

@@ -245,7 +245,8 @@ def own_seeds(layer: Any) -> list[Any]:
 def shared_seed() -> Any | None:
     """Return the seed generator behind `keras.random` where none is named, if it was used."""
     # a constant of Keras's from 3.13 on, and written out before
-    return global_state.get_global_attribute("global_seed_generator")
+    found = global_state.get_global_attribute("global_seed_generator")
+    return getattr(found, "made", found)  # of one that is made on demand
 
 
 def share_seed(generator: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras import layers
 from mixed_data import BATCH, CLASSES, EPOCHS, HIDDEN, INPUTS, SEED, images, numbers, weights
 
 import dream
+from dream.adapters.keras.randomness import draws
 
 Figures = Any
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -80,6 +82,23 @@ def outputs() -> Figures:
         model.compile(keras.optimizers.SGD(0.1), [LOSS, LOSS])
         history = model.fit(x, [y, y], batch_size=BATCH, epochs=2, verbose=0)
     return model.get_weights(), history.history
+
+
+def looked_up() -> Figures:
+    """What is said of a table whose entries come several times in a batch."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    draws._said.clear()
+    logging.getLogger("dream").addHandler(handler)
+    with block():
+        model = keras.Sequential(
+            [keras.Input((3,)), layers.Embedding(5, 2), layers.Flatten(), layers.Dense(CLASSES)]
+        )
+        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        model.fit(np.arange(60).reshape(20, 3) % 5, np.arange(20) % CLASSES, verbose=0)
+    logging.getLogger("dream").removeHandler(handler)
+    return lines
 
 
 def batch_by_batch() -> Figures:

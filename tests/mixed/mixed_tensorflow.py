@@ -159,7 +159,8 @@ def drifted(resync: int) -> Figures:
 CASES: dict[str, Callable[[], Figures]] = {
     "momentum": momentum, "adamw": adamw, "outside": outside, "counted": counted, "steps": steps,
     "sentences": sentences, "fit": mixed_fit.mlp, "fit batches": mixed_fit.batches,
-    "fit outputs": mixed_fit.outputs, "fit adamw": mixed_fit.adamw,
+    "fit outputs": mixed_fit.outputs, "looked up": mixed_fit.looked_up,
+    "fit adamw": mixed_fit.adamw,
     "batch by batch": mixed_fit.batch_by_batch, "keras steps": keras_steps,
     "communicator": communicator,
 }  # fmt: skip

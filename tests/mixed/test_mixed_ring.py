@@ -79,6 +79,11 @@ def test_logs_of_fit_are_global(name: str) -> None:
             np.testing.assert_allclose(values, alone(name)[1][log], rtol=1e-4, err_msg=log)
 
 
+def test_where_an_embeddings_rows_are_added_up_it_is_said() -> None:
+    said = [any("added up by entry" in line for line in lines) for lines in every("looked up")]
+    assert said == [False, True]
+
+
 def test_predictions_are_whole_on_every_rank() -> None:
     for _, _, said in every("fit"):
         np.testing.assert_allclose(said, alone("fit")[2], rtol=0, atol=1e-4)

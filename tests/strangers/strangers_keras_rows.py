@@ -24,6 +24,7 @@ CELLS = {
 TWO = {TENSORFLOW: (("mirrored", (2,)),), TORCH: ()}
 TWO_AND_DEVICES = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: ()}
 TWO_AND_SHARDED = {TENSORFLOW: (("mirrored", (2,)), ("sharded", (2,))), TORCH: ()}
+TWO_EACH = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: (("mirrored", (2,)),)}
 TWO_ON_TORCH = {TORCH: (("mirrored", (2,)),)}
 
 
@@ -180,6 +181,35 @@ HELD_ON_TWO = (
     "writes_text_each_epoch",
 )
 """Exact too, and held where they were tried: on two ranks of TensorFlow's."""
+
+OF_MANY_KINDS = (
+    "accumulates_over_fits",
+    "anchored_to_what_was",
+    "average_of_epochs",
+    "boosted_weights",
+    "counts_its_calls",
+    "dropouts_of_many_kinds",
+    "ema_overwrites",
+    "freezes_half_way",
+    "generator_by_steps",
+    "lookahead_by_callback",
+    "loss_scale_in_float32",
+    "metric_with_a_table",
+    "noise_by_many_draws",
+    "noise_in_the_optimizer",
+    "on_batch_by_losses",
+    "optimizer_that_clips_by_history",
+    "optimizers_by_turns",
+    "outputs_in_dicts",
+    "pydataset_grows",
+    "rate_by_batch_loss",
+    "scanned_in_a_layer",
+    "teach_each_other",
+    "weights_brought_back",
+    "weights_shaken",
+)
+"""Callbacks, optimizers and data of many kinds, exact on two ranks of either backend, and on two
+devices of one process."""
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
 NO_MEAN = "gradients of a batch that are no mean of its parts'"
@@ -213,6 +243,20 @@ ROWS: list[Row] = [
         reason="weights that begin 6e-8 apart end 1e-6 apart by themselves: a spectrum is followed",
     ),
     *(row for script in HELD_ON_TWO for row in _rows(script, cells=TWO)),
+    *(row for script in OF_MANY_KINDS for row in _rows(script, cells=TWO_EACH)),
+    *_rows(
+        "activity_of_many_kinds",
+        expect="What layers of 'sequential' add to the loss gives one number for a batch",
+        reason=COUPLED,
+        cells=TWO_EACH,
+    ),
+    *_rows(
+        "loss_with_a_memory",
+        expect="changes a variable of its own by its batch",
+        reason="each replica's loss remembers its shares",
+        cells=TWO_EACH,
+    ),
+    *_rows("figures_of_a_batch", logs="make figures of their own", reason=EXTREMES, cells=TWO_EACH),
     *_rows("tf_wgan_gp", cells=TWO_AND_SHARDED),
     *_rows("activity_regularizer", only=TORCH, cells=TWO_ON_TORCH),
     *_rows("tf_step_masked", expect=NO_MEAN, reason=OF_ITS_OWN, cells=TWO),

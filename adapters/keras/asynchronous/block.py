@@ -69,6 +69,11 @@ class FlatParameters(ABC):
             batches have as many samples.
         """
 
+    def dense(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+        """Return gradients as whole tensors, where a backend has other forms of them."""
+        del optimizer
+        return list(gradients)
+
     @abstractmethod
     def tensors(self, batch: Any) -> Any:
         """Return a batch of arrays as the backend's tensors."""
@@ -88,8 +93,8 @@ class CaughtGradients:
     """What the optimizers of a block are given in a step, kept from being applied. why, remedy: for
     the error of one that is applied outside a step."""
 
-    def __init__(self, why: str, remedy: str) -> None:
-        self._why, self._remedy = why, remedy
+    def __init__(self, machine: FlatParameters, why: str, remedy: str) -> None:
+        self._machine, self._why, self._remedy = machine, why, remedy
         self._caught: list[tuple[Sequence[Any], Sequence[Any]]] | None = None
 
     def take(self, optimizer: Any) -> Any:
@@ -107,7 +112,8 @@ class CaughtGradients:
                 )
             if trainable_variables is None:
                 trainable_variables = private.known_to(self)
-            catching._caught.append((list(grads), list(trainable_variables)))
+            gradients = catching._machine.dense(grads, self)
+            catching._caught.append((gradients, list(trainable_variables)))
 
         optimizer.apply = MethodType(apply, optimizer)
         return optimizer

@@ -225,6 +225,7 @@ def averaging(
     """Make what a rank needs to have its model and optimizer averaged, and the block for them."""
     averaged = AveragedModel(engine, machine, plan.options)
     caught = CaughtGradients(
+        machine,
         "Replicas are averaged in dream's steps",
         "Use model.fit, or in TensorFlow take the step by strategy.train_step(model, loss, "
         "optimizer)",

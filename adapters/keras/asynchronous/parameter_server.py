@@ -85,6 +85,7 @@ class KerasWorker:
         self.worker, self.machine = worker, machine
         self.rank = worker.job.place.rank
         self.caught = CaughtGradients(
+            machine,
             "The servers run the optimizer, and do not know what this gradient is of",
             "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit",
         )

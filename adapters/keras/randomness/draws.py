@@ -17,6 +17,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from keras import ops
+
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.keras.randomness import sizes
@@ -124,13 +126,13 @@ def _of_shape(own: Callable[..., Any]) -> Callable[..., Any]:
         given = takes.bind(*args, **kwargs)
         dims = list(rows.dims(given.arguments["shape"]))
         if not dims or not rows.counts(dims):
-            return _alike(own, args, kwargs)
+            return alike(own, args, kwargs)
         length, given.arguments["shape"] = dims[0], (rows.whole(dims[0]), *dims[1:])
         for name in by_sample:
             value = given.arguments[name]
             if len(getattr(value, "shape", ())) == len(dims) and value.shape[0] != 1:
                 given.arguments[name] = rows.spread(value, length)
-        return rows.take(_alike(own, given.args, given.kwargs), length)
+        return rows.take(alike(own, given.args, given.kwargs), length)
 
     return draw
 
@@ -145,7 +147,7 @@ def _dropout(own: Callable[..., Any]) -> Callable[..., Any]:
         asked = sizes if noise_shape is None else list(rows.dims(noise_shape))
         dims = [size if want is None else want for want, size in zip(asked, sizes, strict=True)]
         if not dims or not rows.counts(dims):
-            return _alike(own, (inputs, rate, noise_shape, seed), {})
+            return alike(own, (inputs, rate, noise_shape, seed), {})
         with drawn_by(None), rows.aside():
             return rows.dropout(own, inputs, rate, None if noise_shape is None else dims, seed)
 
@@ -158,9 +160,9 @@ def _categorical(own: Callable[..., Any]) -> Callable[..., Any]:
         rows = _rows.get()
         dims = [] if rows is None else list(rows.dims(logits))
         if rows is None or not rows.counts(dims):
-            return _alike(own, (logits, *args), kwargs)
+            return alike(own, (logits, *args), kwargs)
         whole = rows.spread(logits, dims[0])
-        return rows.take(_alike(own, (whole, *args), kwargs), dims[0])
+        return rows.take(alike(own, (whole, *args), kwargs), dims[0])
 
     return draw
 
@@ -169,19 +171,19 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
-        if rows is not None and axis == 0 and rows.counts(rows.dims(x)):
+        if rows is not None and axis == 0 and rows.counts(rows.dims(ops.shape(x))):
             once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "
                 "its own share, which is not what one device does; shuffle in the data instead."
             )
-        return _alike(own, (x, axis, seed), {})
+        return alike(own, (x, axis, seed), {})
 
     return draw
 
 
-def _alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
-    """Draw by Keras's own function, which may call others that are replaced."""
+def alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+    """Call a function of Keras's as it is: it may call others that are replaced."""
     rows = _rows.get()
     with drawn_by(None), nullcontext() if rows is None else rows.aside():
         return own(*args, **kwargs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
+import keras
 import tensorflow as tf
 
 from dream.adapters.keras import hooks
@@ -28,6 +30,27 @@ def drawing(rows: GraphRows) -> Iterator[None]:
             f"draws. Received: {', '.join(found)} in the model's step. Use keras.random with a "
             "keras.random.SeedGenerator."
         )
+
+
+@final
+class SeedOnDemand:
+    """What `keras.random` draws from where no seed is named, made once when it is first asked for,
+    for all devices, each of whose steps is traced in a thread of its own."""
+
+    def __init__(self, creating: Callable[[], AbstractContextManager[Any]]) -> None:
+        """creating: surrounds what makes variables of all devices."""
+        self._creating = creating
+        self.made: Any = None
+
+    def next(self, ordered: bool = True) -> Any:
+        if self.made is None:
+            with ThreadPoolExecutor(1) as thread:  # outside of the step that is traced
+                self.made = thread.submit(self._make).result()
+        return self.made.next(ordered)
+
+    def _make(self) -> Any:
+        with self._creating():
+            return keras.random.SeedGenerator()
 
 
 @final

@@ -59,8 +59,6 @@ class ProcessEngine(TensorFlowEngine):
         self._own_parts: PartedBatches | None = None
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
-        if self.mixed:  # the other framework's gradients are dense
-            tensors = [tf.convert_to_tensor(t) for t in tensors]
         return slices.total(tensors, self._added, self.rank, self.parts)
 
     def _added(self, tensors: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dream.adapters.keras.asynchronous.block import Local, ServedMachine, apply_gradients
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.tracing import Compiled
 
 
@@ -60,6 +61,9 @@ class TensorFlowMachine(ServedMachine):
 
         return call
 
+    def dense(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+        return slices.dense(gradients, optimizer)
+
     def tensors(self, batch: Any) -> Any:
         return tf.nest.map_structure(
             lambda x: None if x is None else tf.convert_to_tensor(x), batch
@@ -67,12 +71,12 @@ class TensorFlowMachine(ServedMachine):
 
 
 def _end_to_end(gradients: Sequence[Any], variables: Sequence[Any]) -> tf.Tensor:
-    """Zeros where there is no gradient; slices of a table as the whole table."""
+    """Zeros where there is no gradient."""
     return tf.concat(
         [
             tf.zeros([int(np.prod(v.shape))], v.dtype)
             if g is None
-            else tf.reshape(tf.cast(tf.convert_to_tensor(g), v.dtype), [-1])
+            else tf.reshape(tf.cast(g, v.dtype), [-1])
             for g, v in zip(gradients, variables, strict=True)
         ],
         0,

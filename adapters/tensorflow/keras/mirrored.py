@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, final
 
 import keras
@@ -16,7 +16,7 @@ from dream.adapters.keras.engine import BatchShare, unweighed
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras import private as private_tensorflow
-from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
+from dream.adapters.tensorflow.keras.draws import GraphRows, SeedOnDemand, drawing
 from dream.adapters.tensorflow.private import read_as_number
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
@@ -88,7 +88,7 @@ class MirroredEngine(TensorFlowEngine):
         return self._dealt(source, data.of_batches(source, self.here, self.division, digest_of))
 
     def placed(self, elements: Sequence[Any]) -> Any:
-        self._shared_seed = private.shared_seed()
+        self._share_seed()
         return self._distribution.experimental_distribute_values_from_function(
             lambda context: tf.nest.map_structure(
                 tf.convert_to_tensor, elements[context.replica_id_in_sync_group]
@@ -99,8 +99,15 @@ class MirroredEngine(TensorFlowEngine):
         return elements[_replica()]
 
     def _dealt(self, source: Arrays | Batches, elements: Callable[[int], tf.data.Dataset]) -> Any:
-        self._shared_seed = private.shared_seed()  # the devices' steps are traced in other threads
+        self._share_seed()
         return data.Dealt(source, elements, self._placed if self._ahead else lambda found: found)
+
+    def _share_seed(self) -> None:
+        """Have the devices' steps, which are traced in other threads, draw from this one's."""
+        self._shared_seed = private.shared_seed()
+        if self._shared_seed is None:
+            self._shared_seed = SeedOnDemand(self.creating)
+            private.share_seed(self._shared_seed)
 
     @property
     def _ahead(self) -> bool:
@@ -113,9 +120,15 @@ class MirroredEngine(TensorFlowEngine):
         by_turns = dataset.flat_map(as_it_stands(data.by_turns))
         return self._distribution.distribute_datasets_from_function(lambda _: by_turns)
 
-    def creating(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self._distribution.scope()
-        return scope
+    @contextmanager
+    def creating(self) -> Iterator[None]:
+        with ExitStack() as open_scope:
+            open_scope.enter_context(self._distribution.scope())
+            try:
+                yield
+            finally:
+                if tf.distribute.get_strategy() is not self._distribution:
+                    open_scope.pop_all()  # keras.backend.clear_session has ended it
 
     def stepping(self) -> AbstractContextManager[Any]:
         return hooks.unscaled_losses()
@@ -159,7 +172,8 @@ class MirroredEngine(TensorFlowEngine):
             raise ConfigurationError(
                 "The variables of what is made outside the block lie on one device. Received: "
                 f"{type(item).__name__} {item.name!r}, replicas={self.parts} in one process. Make "
-                "it inside the block."
+                "it inside the block, which keras.backend.clear_session ends here, or start "
+                "several processes with dream run -n."
             )
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:

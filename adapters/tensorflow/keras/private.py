@@ -3,9 +3,10 @@ tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 _LOCAL_UPDATE = (
@@ -21,7 +22,21 @@ def update_own_copy(optimizer: Any) -> None:
     optimizer on one device does. Keras's way, through all replicas at once, adds the gradients up
     again and cannot stand in a condition, as accumulation and averaging need it to."""
     for name in _LOCAL_UPDATE:
-        setattr(optimizer, name, MethodType(getattr(BaseOptimizer, name), optimizer))
+        own = getattr(type(optimizer), name)
+        of_one_device = getattr(BaseOptimizer, name)
+        if own is not getattr(TFOptimizer, name):  # Nadam's, Muon's
+            of_one_device = _past_all_replicas(own)
+        setattr(optimizer, name, MethodType(of_one_device, optimizer))
+
+
+def _past_all_replicas(method: Any) -> Any:
+    """A class's own method, whose super() is Keras's on one device."""
+    code = method.__code__
+    cells = zip(code.co_freevars, method.__closure__ or (), strict=True)
+    found = (CellType(TFOptimizer) if name == "__class__" else cell for name, cell in cells)
+    return FunctionType(
+        code, method.__globals__, method.__name__, method.__defaults__, tuple(found)
+    )
 
 
 def strategy_of(item: Any) -> Any:

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import keras
 import tensorflow as tf
 
-from dream._log import logger
+from dream.adapters.keras.randomness.draws import once
 
 _ADDED = (
-    "the gradient of %s is added up by entry before %s steps: Keras alone squares or clips it "
-    "look-up by look-up, so where a batch looks an entry up twice this trains another model. Use "
-    "fit under 'mirrored' without accumulate= and compression=, or SGD without clipping"
+    "the gradient of an embedding is added up by entry before %s steps: Keras alone squares or "
+    "clips it look-up by look-up, so where a batch looks an entry up twice this trains another "
+    "model. Use fit under 'mirrored' without accumulate= and compression=, or SGD without clipping"
 )
-_told: WeakSet[Any] = WeakSet()
 
 
 def dense(gradients: Sequence[Any], optimizer: Any) -> list[Any]:
-    """Return gradients as whole tensors, None where there is none; say once of an optimizer that
-    it would have trained by their rows."""
-    found = sum(map(_is_slices, gradients))
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if found and inner not in _told and _by_rows(inner):
-        _told.add(inner)
-        tables = "an embedding" if found == 1 else f"{found} embeddings"
-        logger.info(_ADDED, tables, type(inner).__name__)
+    """Return gradients as whole tensors, None where there is none; say so if the optimizer would
+    have trained by their rows."""
+    if any(map(is_slices, gradients)):
+        tell(optimizer)
     return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+
+def tell(optimizer: Any) -> None:
+    """Say of an optimizer if it would have trained by the rows that are added up."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if _by_rows(inner):
+        once(_ADDED % type(inner).__name__)
 
 
 def _by_rows(optimizer: Any) -> bool:
@@ -42,16 +43,16 @@ def _by_rows(optimizer: Any) -> bool:
 
 def mapped(act: Callable[[list[Any]], list[Any]], gradients: Sequence[Any]) -> list[Any]:
     """Return gradients whose values `act` gives, of slices with the same indices."""
-    values = [g.values if _is_slices(g) else tf.convert_to_tensor(g) for g in gradients]
+    values = [g.values if is_slices(g) else tf.convert_to_tensor(g) for g in gradients]
     return [
-        tf.IndexedSlices(v, g.indices, g.dense_shape) if _is_slices(g) else v
+        tf.IndexedSlices(v, g.indices, g.dense_shape) if is_slices(g) else v
         for g, v in zip(gradients, act(values), strict=True)
     ]
 
 
 def times(x: Any, weight: Any) -> Any:
     """Return x * weight; exactly 0 where the weight is 0, whatever x is."""
-    if _is_slices(x):
+    if is_slices(x):
         return tf.IndexedSlices(times(x.values, weight), x.indices, x.dense_shape)
     dense = tf.convert_to_tensor(x)
     return tf.math.multiply_no_nan(dense, tf.cast(weight, dense.dtype))
@@ -62,7 +63,7 @@ def total(
 ) -> list[Any]:
     """Return sums over the parts; of slices the rows of all. add: adds dense tensors up over the
     parts. part: which this one is."""
-    slices = [t for t in tensors if _is_slices(t)]
+    slices = [t for t in tensors if is_slices(t)]
     if not slices:
         return add([tf.convert_to_tensor(t) for t in tensors])
     rows = tf.stack([tf.shape(s.indices)[0] for s in slices])
@@ -72,15 +73,15 @@ def total(
     gaps = iter([tf.stack([before[i], after[i]]) for i in range(len(slices))])
     sent: list[Any] = []
     for t in tensors:
-        sent += _apart(t, next(gaps)) if _is_slices(t) else [tf.convert_to_tensor(t)]
+        sent += _apart(t, next(gaps)) if is_slices(t) else [tf.convert_to_tensor(t)]
     sums = iter(add(sent))
     return [
-        tf.IndexedSlices(next(sums), next(sums), t.dense_shape) if _is_slices(t) else next(sums)
+        tf.IndexedSlices(next(sums), next(sums), t.dense_shape) if is_slices(t) else next(sums)
         for t in tensors
     ]
 
 
-def _is_slices(x: Any) -> bool:
+def is_slices(x: Any) -> bool:
     return isinstance(x, tf.IndexedSlices)
 
 

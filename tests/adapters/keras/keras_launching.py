@@ -33,10 +33,17 @@ class Cell:
 CELLS = [Cell("torch", 2), Cell("tensorflow", 1, 2), Cell("tensorflow", 2)]
 
 
-def call(cell: Cell, module: str, name: str, *args: Any, stall: float | None = None) -> list[Any]:
+def call(
+    cell: Cell,
+    module: str,
+    name: str,
+    *args: Any,
+    stall: float | None = None,
+    strategy: str = "mirrored",
+) -> list[Any]:
     """What `module.name(*args)` gives on each rank of a cell. stall: seconds of patience, where
     ranks are to miss each other; known before Keras is imported, when the ranks meet."""
-    strategy = "mirrored" if cell.devices == 1 else f"mirrored:devices={cell.devices}"
+    strategy = strategy if cell.devices == 1 else f"mirrored:devices={cell.devices}"
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     env |= keras_on(cell.backend)
     env |= {} if stall is None else {"DREAM_STALL_SECONDS": str(stall)}

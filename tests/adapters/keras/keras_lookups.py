@@ -63,6 +63,11 @@ def stepped(optimizer: str) -> list[Any]:
     return _weights(dream.strategy("mirrored"), optimizer, own_step=False, step=True)
 
 
+def fitted(optimizer: str) -> list[Any]:
+    """By a fit whose strategy adds rows up, and says so."""
+    return _weights(dream.strategy("mirrored"), optimizer, own_step=False)
+
+
 def _weights(
     block: AbstractContextManager[Any],
     optimizer: str,

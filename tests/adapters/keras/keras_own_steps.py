@@ -99,6 +99,71 @@ class Capped(layers.Layer):  # type: ignore[misc]
         return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
 
 
+def _identity(backward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that gives what it is given, and changes the gradient."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.custom_gradient(lambda x: (tf.identity(x), backward))  # type: ignore[no-any-return]
+    import torch
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: Any) -> Any:  # type: ignore[override]
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, gradient: Any) -> Any:  # type: ignore[override]
+            return backward(gradient)
+
+    return Changed.apply
+
+
+def _clipped(gradient: Any) -> Any:
+    """By the norm of all rows' gradients together."""
+    return gradient / ops.maximum(1.0, ops.norm(gradient))
+
+
+class ByMean(OwnStep):
+    """Sets its learning rate by its loss."""
+
+    def train_step(self, batch: Any) -> Any:
+        logs = super().train_step(batch)
+        self.optimizer.learning_rate.assign(0.1 / (1.0 + logs["own"]))
+        return logs
+
+
+class Remembers(keras.losses.Loss):  # type: ignore[misc]
+    """Divides by the running size of its errors, or, if asked, by a count of its calls."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__(name="remembers")
+        self.counts = counts
+        self.seen = keras.Variable(1.0, trainable=False, name="seen")
+
+    def call(self, y: Any, y_pred: Any) -> Any:
+        error = ops.square(y - y_pred)
+        self.seen.assign(self.seen + (1.0 if self.counts else ops.mean(error)))
+        return ops.mean(error, axis=-1) / self.seen
+
+
+class Tells(keras.Model):  # type: ignore[misc]
+    """Adds figures to its metrics': those that it is given."""
+
+    figures: Callable[[Any, Any], dict[str, Any]]
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        found = super().compute_metrics(x, y, y_pred, sample_weight)
+        return found | self.figures(found, ops.square(y - y_pred))
+
+
+FIGURES: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "a mean": lambda _, error: {"near": ops.mean(ops.cast(error < 0.1, "float32"))},
+    "a root": lambda _, error: {"root": ops.sqrt(ops.mean(error))},
+    "of metrics": lambda found, _: {"twice": 2.0 * found["loss"]},
+}
+
+
 class OfPositives(keras.Model):  # type: ignore[misc]
     """A mean over the samples whose target is positive."""
 
@@ -156,15 +221,25 @@ OWN: dict[str, Loss] = {
 }
 
 
-def said_of_all() -> dict[str, str]:
-    """What dream says of each before it has trained on one batch, on this rank."""
+def said_of_all(devices: int) -> dict[str, str]:
+    """What dream says of each before it has trained on one batch, on this rank, on each of whose
+    devices a step is traced."""
     with dream.strategy("mirrored"):
         found = {name: _said_of(_own(loss)) for name, loss in OWN.items()}
         for average in (True, False):
             found[f"state {average}"] = _said_of(_plain(Largest(average)))
             found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
-        found["counter"] = str(_counted())
+        found["counter"] = str(_counted() / devices)
         found["capped"] = _said_of(_plain(Capped()))
+        for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
+            changed = layers.Lambda(_identity(backward))
+            found[name] = _said_of(_plain(layers.Dense(5), changed))
+        for counts in (True, False):
+            found[f"remembers {counts}"] = _said_of(_plain(loss=Remembers(counts)))
+        for name, figures in FIGURES.items():
+            found[name] = _said_of(_telling(figures))
+            found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
+        found["rate"] = _refused(_own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))
         positives.compile(keras.optimizers.SGD(0.1))
@@ -191,23 +266,80 @@ def apart_by_noise_of_a_written_size() -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
 
 
-def _own(loss: Loss) -> Any:
+def _refused(model: Any) -> str:
+    try:
+        return _said_of(model)
+    except dream.DreamError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
+    """Adds noise to each gradient: rows of some look like a share's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.noise = keras.random.SeedGenerator(6)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        drawn = keras.random.normal(tuple(variable.shape), seed=self.noise)
+        super().update_step(gradient + 0.1 * drawn, variable, learning_rate)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1),
+    "shaken": lambda: Shaken(0.05),
+}
+
+
+def apart_by_optimizers() -> dict[str, float]:
+    """How far from plain Keras's models end by optimizers that update by rules of their own, and
+    what they predict of a batch."""
+
+    def trained(optimizer: Any) -> list[Any]:
+        keras.utils.set_random_seed(3)
+        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(8), layers.Dense(1)])
+        x = np.random.default_rng(0).random((32, WIDTH)).astype("float32")
+        made.compile(optimizer, "mse")
+        made.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0)
+        return [*made.get_weights(), made.predict_on_batch(x[:3])]
+
+    alone = {name: trained(make()) for name, make in OPTIMIZERS.items()}
+    with dream.strategy("mirrored"):
+        shared = {name: trained(make()) for name, make in OPTIMIZERS.items()}
+    return {
+        name: max(
+            float(np.abs(a - b).max()) for a, b in zip(alone[name], shared[name], strict=True)
+        )
+        for name in OPTIMIZERS
+    }
+
+
+def _own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
     seen = keras.Input((WIDTH,))
     first = layers.Dense(5, "tanh", kernel_regularizer="l2")(seen)
     hidden = layers.Dropout(0.3)(layers.BatchNormalization()(first))
-    made = OwnStep(seen, layers.Dense(1)(hidden))
+    made = kind(seen, layers.Dense(1)(hidden))
     made.own_loss = loss
     made.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(reduction="sum"))
     return made
 
 
-def _plain(*inner: Any, metrics: Any = None) -> Any:
-    made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
-    made.compile(keras.optimizers.SGD(0.1), "mse", metrics=metrics)
+def _telling(figures: Callable[[Any, Any], dict[str, Any]]) -> Any:
+    seen = keras.Input((WIDTH,))
+    made = Tells(seen, layers.Dense(1)(seen))
+    made.figures = figures
+    made.compile(keras.optimizers.SGD(0.1), "mse")
     return made
 
 
-def _said_of(model: Any) -> str:
+def _plain(*inner: Any, metrics: Any = None, loss: Any = "mse") -> Any:
+    made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
+    made.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
+    return made
+
+
+def _said_of(model: Any, *, tests: bool = False) -> str:
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -215,7 +347,10 @@ def _said_of(model: Any) -> str:
     draws._said.clear()
     draw = np.random.default_rng(0)
     x = draw.random((SAMPLES, WIDTH)).astype("float32")
-    model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+    if tests:
+        model.evaluate(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+    else:
+        model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
     logging.getLogger("dream").removeHandler(handler)
     return "\n".join(line for line in lines if "eceived" in line)
 

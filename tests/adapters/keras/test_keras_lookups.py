@@ -22,8 +22,19 @@ def test_an_embedding_by_adam_is_that_of_one_device(ranks: list[dict[str, Any]],
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
 
 
-def test_where_rows_are_added_up_it_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    call(Cell("tensorflow", 2), "keras_lookups", "stepped", "adam")
+@pytest.mark.parametrize(
+    ("way", "strategy"),
+    [
+        ("stepped", "mirrored"),
+        ("fitted", "model_parallel:split=pipeline"),
+        ("fitted", "parameter_server"),
+        pytest.param("fitted", "local_sgd:every=2", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_where_rows_are_added_up_it_is_said(
+    capfd: pytest.CaptureFixture[str], way: str, strategy: str
+) -> None:
+    call(Cell("tensorflow", 2), "keras_lookups", way, "adam", strategy=strategy)
     assert "the gradient of an embedding is added up by entry before Adam steps" in (
         capfd.readouterr().err
     )

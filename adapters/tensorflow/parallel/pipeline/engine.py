@@ -19,9 +19,11 @@ from dream._adapter import Plan, Weight
 from dream._errors import ConfigurationError
 from dream._topology import Mesh, Topology
 from dream.adapters.keras import hooks, losses, private, recompute
+from dream.adapters.keras.checks import check_stateless
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.update import own_step
+from dream.adapters.keras.update import coupling
 from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline import checks
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
@@ -83,10 +85,11 @@ class KerasPipeline(ABC):
         self._tried = False
         self._loss, self._update = cache(self._compile_loss), cache(self._compile_update)
         if self._count > 1:
+            check_stateless(model)
             checks.check_statistics(model)
             inputs = model.inputs
             with hooks.drawn_for(None):
-                own_step.check_call(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
+                coupling.check(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
         checks.check_seeds(partition)
         by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:
@@ -198,6 +201,8 @@ class KerasPipeline(ABC):
                 outputs.append(given)
                 most = max(most, len(counting))
             self._end(most)
+            if any(stage.adds_rows for stage in self.stages_here):
+                slices.tell(optimizer)
             value, gradients = self.reduce(found)
             gradients = self.clipped(gradients, optimizer, scale)
             update(gradients, _scales(optimizer) and self.finite(gradients))

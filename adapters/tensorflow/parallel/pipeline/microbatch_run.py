@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dream.adapters.keras import hooks, losses
 from dream.adapters.keras.engine import Engine
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.pipeline.checks import check_drawn, check_kept, seeds_in
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
     MicrobatchLosses,
@@ -30,7 +31,8 @@ Values = dict[int, Any]
 @final
 class PlacedStage:
     """A stage on a device. copies: by the id of a Keras variable this device's own; empty where
-    the variables themselves are there. several: whether a batch comes in several microbatches."""
+    the variables themselves are there. several: whether a batch comes in several microbatches.
+    adds_rows: whether rows of an embedding's gradient have been added up."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class PlacedStage:
         self._copies, self._engine = copies, engine
         self.variables = [self._own(v) for v in stage.model.trainable_variables]
         self.gradients: list[Any] = [None] * len(self.variables)
+        self.adds_rows = False
         self._train, self._predict = (
             Compiled(partial(self._called, training)) for training in (True, False)
         )
@@ -99,6 +102,7 @@ class PlacedStage:
             found = tape.gradient(targets, [*sources, *self.variables], seeds)
             for index, gradient in enumerate(found[len(sources) :]):
                 if gradient is not None:
+                    self.adds_rows |= slices.is_slices(gradient)
                     gradient, before = tf.convert_to_tensor(gradient), self.gradients[index]
                     self.gradients[index] = gradient if before is None else before + gradient
         by_input = iter(found)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream._patches import value_set
 from dream.adapters.tensorflow.keras.private import put_in_place
 from dream.adapters.tensorflow.parallel.consistency import Consistency, PartialVariable
@@ -54,7 +54,7 @@ class OwnedVariable(PartialVariable, ResourceVariable):  # type: ignore[misc]  #
         """trains, called: `trainable` and `name`, words that TensorFlow takes for itself."""
         super().__init__(array, trainable=trains, name=called)
         self._called = called
-        self._home = home
+        self.home = home
 
     def value(self) -> tf.Tensor:
         return tf.convert_to_tensor(self.numpy()) if tf.executing_eagerly() else super().value()
@@ -63,7 +63,7 @@ class OwnedVariable(PartialVariable, ResourceVariable):  # type: ignore[misc]  #
         return self.value()
 
     def read_together(self) -> NDArray[Any]:
-        return self._home.owners_value(self._called, super().value)
+        return self.home.owners_value(self._called, super().value)
 
     def assign(
         self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
@@ -71,7 +71,7 @@ class OwnedVariable(PartialVariable, ResourceVariable):  # type: ignore[misc]  #
         if not tf.executing_eagerly():
             return super().assign(value, use_locking, name, read_value)
         array = np.asarray(value)
-        self._home.consistency.changed(array)
+        self.home.consistency.changed(array)
         super().assign(array, read_value=False)
         return self
 
@@ -88,13 +88,13 @@ class RemoteVariable(PartialVariable):
         self.shape, self.dtype, self.trainable = shape, dtype, trains
         self.name = f"{called}:0"
         self._called = called
-        self._home = home
+        self.home = home
 
     def value(self) -> tf.Tensor:
         return tf.convert_to_tensor(self.numpy())
 
     def read_together(self) -> NDArray[Any]:
-        return self._home.owners_value(self._called, self._blank)
+        return self.home.owners_value(self._called, self._blank)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         return np.asarray(self.numpy() if tf.executing_eagerly() else self._in_graph(), dtype)
@@ -104,14 +104,14 @@ class RemoteVariable(PartialVariable):
             return self._blank()
         raise ConfigurationError(
             "A variable of another rank cannot be used in a tf.function. Received: "
-            f"{self.name[:-2]!r}, of rank {self._home.owner}. Call the model by fit, evaluate, "
+            f"{self.name[:-2]!r}, of rank {self.home.owner}. Call the model by fit, evaluate, "
             "predict, strategy.train_step or strategy.evaluate."
         )
 
     def assign(self, value: Any, *_: Any, **__: Any) -> Any:
         """Its owner, which is told the same, takes the value; in a graph as here, in its own."""
         if tf.executing_eagerly():
-            self._home.consistency.changed(np.asarray(value))
+            self.home.consistency.changed(np.asarray(value))
         return self
 
     def _blank(self) -> NDArray[Any]:
@@ -131,7 +131,15 @@ def made(
 def send_home(variable: Any, home: Home) -> None:
     """Have a Keras variable lie where it belongs from now on."""
     own = variable.value
-    if not isinstance(own, (OwnedVariable, RemoteVariable)):
+    if isinstance(own, (OwnedVariable, RemoteVariable)):
+        if own.home.owner != home.owner:
+            raise Unsupported(
+                "Models that share layers have stages of their own, and a layer lies on one rank. "
+                f"Received: {variable.path!r}, of rank {own.home.owner} in one model and of rank "
+                f"{home.owner} in another. Use 'sharded' or 'mirrored', or one process with "
+                "devices=."
+            )
+    else:
         put_in_place(
             variable,
             made(np.asarray(own), home, trains=own.trainable, called=own.name[:-2]),

@@ -48,6 +48,7 @@ def test_so_do_stages_and_rows_of_one_process(
         ("shared", ["shared by layers of stages 0 and 1"]),
         ("unseeded", ["keras.random without seed=", "SeedGenerator"]),
         ("mask", ["called several times"]),
+        ("stateful", ["stateful=True"]),
         ("state", ["vector_u", "microbatches=1"]),
     ],
 )
@@ -63,8 +64,11 @@ def test_what_would_be_another_model_is_refused(
 def test_a_call_that_couples_samples_is_named_and_one_that_draws_is_not(
     stages: dict[str, Any],
 ) -> None:
-    drawing, coupling = stages["couplings"]
-    assert (len(drawing), len(coupling)) == (0, 1)
+    drawing, (output,), (gradient,), shuffled = stages["couplings"]
+    assert not drawing
+    assert "another output in a part" in output
+    assert "another gradient in a part" in gradient
+    assert any("A shuffle inside a training step" in line for line in shuffled)
 
 
 def test_what_is_computed_again_draws_the_same(

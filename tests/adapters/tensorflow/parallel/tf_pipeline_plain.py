@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops
 from tf_split_models import told, weights
 
@@ -115,6 +116,10 @@ def refused() -> dict[str, Any]:
     none = keras.losses.MeanSquaredError(reduction="none")
     shared, dense = keras.random.SeedGenerator(1), layers.Dense
     masking = [layers.Reshape((6, 1)), layers.Masking(), layers.LSTM(4), dense(4)]
+    stateful = [
+        keras.Input(batch_shape=(BATCH, 6)), layers.Reshape((6, 1)),
+        layers.GRU(4, stateful=True), dense(1),
+    ]  # fmt: skip
     return {
         "weights": told(lambda: trained(model_of(dense(8)), mean, **weight)),
         "unreduced": told(lambda: trained(model_of(dense(8)), none)),
@@ -122,6 +127,7 @@ def refused() -> dict[str, Any]:
         "shared": told(lambda: trained(model_of(Noise(shared), dense(12), Noise(shared)), "mse")),
         "unseeded": told(lambda: trained(model_of(Noise(None), dense(8)), "mse")),
         "mask": told(lambda: trained(model_of(*masking), "mse")),
+        "stateful": told(lambda: trained(keras.Sequential(stateful), "mse")),
         "state": told(
             lambda: trained(model_of(layers.SpectralNormalization(dense(8)), dense(8)), "mse")
         ),
@@ -129,14 +135,16 @@ def refused() -> dict[str, Any]:
 
 
 def couplings() -> list[list[str]]:
-    """What is said of a layer that draws, and of one that couples samples."""
+    """What is said of a layer that draws, and of those that couple samples: their outputs, their
+    gradients, and by a shuffle."""
     found = []
-    for layer in (Noise(keras.random.SeedGenerator(1)), layers.Lambda(centred)):
+    coupling = layers.Lambda(centred), layers.Lambda(clipped), Shuffled()
+    for layer in (Noise(keras.random.SeedGenerator(1)), *coupling):
         ear = Ear()
         logging.getLogger("dream").addHandler(ear)
         trained(model_of(layers.Dense(8), layer), "mse")
         logging.getLogger("dream").removeHandler(ear)
-        found.append([line for line in ear.lines if "couples the samples" in line])
+        found.append([line for line in ear.lines if "couples" in line])
     return found
 
 
@@ -151,6 +159,21 @@ class Ear(logging.Handler):
 
 def centred(x: Any) -> Any:
     return x - ops.mean(x, axis=0)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def clipped(x: Any) -> Any:
+    return tf.identity(x), lambda gradient: tf.clip_by_norm(gradient, 0.05)
+
+
+class Shuffled(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(2)
+
+    def call(self, x: Any) -> Any:
+        order = keras.random.shuffle(ops.arange(ops.shape(x)[0]), seed=self.generator)
+        return x + 0.1 * ops.take(x, order, axis=0)
 
 
 def noisy(target: Any, prediction: Any) -> Any:

@@ -1,0 +1,87 @@
+"""Calls that couple the samples of a batch: those of a part have other outputs, or gradients, than
+within the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from dream.adapters.keras import losses, private
+from dream.adapters.keras.engine import Array, Engine
+from dream.adapters.keras.randomness.sizes import DrawnSizes
+from dream.adapters.keras.update import trial
+from dream.strategies import registry
+
+_REMEDIES = {
+    "output": "Normalise by keras.layers.BatchNormalization, which sees the whole batch, or by the "
+    "sample alone",
+    "gradient": "Clip or normalise each sample's gradient by itself, or have the optimizer clip "
+    "(clipnorm=)",
+}
+
+
+def check(model: Any, engine: Engine, inputs: Any) -> None:
+    """Say of a model whose call is not made of Keras's layers alone if it couples samples. inputs:
+    or KerasTensors."""
+    trial.tried.setdefault(model, DrawnSizes())
+    if not (private.has_call(model) and private.has_own_parts(model)):
+        return
+    made_up = trial.widened((losses.made_up(inputs, classes=2),))
+    told = (_coupled(model, engine, made_up, stretch) for stretch in (list, losses.uneven))
+    what = next(filter(None, told), "")
+    if not what:
+        return
+    trial.say(
+        f"The call of {model.name!r} gives a sample another {what} in a part of its batch: it "
+        "couples the samples, which replicas share. Received: layers or operations in which a "
+        f"sample's {what} hangs on the others, such as a mean or a norm over the batch. "
+        f"{_REMEDIES[what]}", engine,
+    )  # fmt: skip
+
+
+def _coupled(model: Any, engine: Engine, made_up: Any, stretch: Callable[[Any], Any]) -> str:
+    """What a part of a batch has otherwise, "output" or "gradient"; "" for nothing, and where that
+    cannot be found out. stretch: what becomes of the batch, and of gradients by its outputs."""
+    differentiate = registry.load(registry.GRADIENTS[keras.backend.backend()])
+    batch = stretch(made_up)
+
+    def by_outputs(rows: slice, outputs: Sequence[Array]) -> list[Array]:
+        draw = np.random.default_rng(1)
+        whole = [draw.uniform(-1, 1, (losses.ROWS, *x.shape[1:])) for x in outputs]
+        return [x[rows].astype("float32") for x in stretch(whole)]
+
+    def call(rows: slice) -> tuple[list[Array], list[Array]]:
+        outputs: list[Array] = []
+
+        def seen(found: Sequence[Array]) -> list[Array]:
+            outputs.extend(found)
+            return by_outputs(rows, found)
+
+        def run() -> list[Array]:
+            with trial.rehearsed(model, engine, rows):
+                (part,) = trial.cut(batch, rows)
+                given = partial(model, part, training=True)
+                variables = model.trainable_variables
+                found = differentiate(lambda: tree.flatten(given()), variables, seen)
+                return [np.zeros(()) if g is None else g for g in found]
+
+        return outputs, engine.apart(run)
+
+    try:
+        (whole, all_by), (again, _) = call(slice(None)), call(slice(None))
+        (first, by_first), (second, by_second) = map(call, trial.PARTS)
+        joined = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
+        by_both = [a + b for a, b in zip(by_first, by_second, strict=True)]
+    except Exception:
+        return ""  # it takes nothing that is made up
+    draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
+    if draws or not all(np.isfinite(x).all() for x in (*whole, *joined, *all_by, *by_both)):
+        return ""
+    if not all(trial.is_close(a, b, model) for a, b in zip(whole, joined, strict=True)):
+        return "output"
+    return "" if all(map(partial(trial.is_close, model=model), all_by, by_both)) else "gradient"
