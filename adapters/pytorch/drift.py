@@ -94,7 +94,7 @@ class DriftGuard:
         step, began = pace.step_seconds(), time.perf_counter()
         stepped = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         parameters = [p for p in stepped if _is_whole(p) and p not in self.rows]
-        buffers = self._buffers()
+        buffers = self._buffers(optimizer)
         own = [
             crc32(repr(hyperparameters(optimizer)).encode()),
             int(_mixed(digests(parameters))),
@@ -120,17 +120,21 @@ class DriftGuard:
                 tell(optimizer)
         pace.compared(most[8] * 1e-9, most[9] * 1e-9)
 
-    def _buffers(self) -> dict[str, torch.Tensor]:
+    def _buffers(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
         return {
             f"{name} of {model}": buffer
-            for model, root in self._named().items()
+            for model, root in self._named(optimizer).items()
             for name, buffer in root.named_buffers()
         }
 
-    def _named(self) -> dict[str, nn.Module]:
-        """The models that train, in the order in which they began to."""
+    def _named(self, optimizer: Optimizer) -> dict[str, nn.Module]:
+        """The models that an optimizer steps, in the order in which they began to train. Of others
+        that nobody uses any more, one rank may have let go and another not."""
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named: dict[str, nn.Module] = {}
         for root in self._roots():
+            if stepped.isdisjoint(map(id, root.parameters())):
+                continue
             name = type(root).__name__
             same = sum(type(other).__name__ == name for other in named.values())
             named[name if not same else f"{name} {same + 1}"] = root
@@ -157,7 +161,7 @@ class DriftGuard:
     def _tell_parameters(self, optimizer: Optimizer) -> None:
         names = {
             id(p): f"{name} of {model}"
-            for model, root in self._named().items()
+            for model, root in self._named(optimizer).items()
             for name, p in root.named_parameters()
         }
         parameters = {
@@ -170,23 +174,21 @@ class DriftGuard:
         if found:
             raise drifted(found, len(parameters))
 
-    def _tell_buffers(self, _: Optimizer) -> None:
-        for name, _ranks in self._differing(self._buffers()):
+    def _tell_buffers(self, optimizer: Optimizer) -> None:
+        models = self._named(optimizer)
+        for name, _ranks in self._differing(self._buffers(optimizer)):
+            table, own = _place(models, name)
+            if any(table is known and own == other for known, other in self.kept):
+                continue
+            self.kept.append((table, own))
             if name not in self._told:
                 self._told.add(name)
-                self.kept.append(self._place(name))
                 logger.warning(
                     "%s is a buffer that forward changes by this rank's own samples: from now on "
                     "every rank holds rank 0's, which has seen its share alone",
                     name,
                 )
         self.keep()
-
-    def _place(self, named: str) -> tuple[dict[str, Any], str]:
-        """Where a buffer is kept: assignments put another tensor there."""
-        whole, _, model = named.partition(" of ")
-        path, _, name = whole.rpartition(".")
-        return tables(self._named()[model].get_submodule(path))[2], name
 
     def _differing(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, list[int]]]:
         """Name those that are not alike, each with the ranks that are unlike rank 0. What is not a
@@ -196,6 +198,13 @@ class DriftGuard:
         )
         named = dict(zip(tensors, own.tolist(), strict=True))
         return differing(self._ranks.all_gather_object(named))
+
+
+def _place(models: Mapping[str, nn.Module], named: str) -> tuple[dict[str, Any], str]:
+    """Where a buffer is kept: assignments put another tensor there."""
+    whole, _, model = named.partition(" of ")
+    path, _, name = whole.rpartition(".")
+    return tables(models[model].get_submodule(path))[2], name
 
 
 @final

@@ -154,6 +154,8 @@ def _digests(variables: Iterable[Any]) -> dict[str, int]:
     """Return a number for the bits of each variable, by its place."""
     found = {}
     for place, variable in enumerate(variables):
-        array = np.ascontiguousarray(variable.numpy()).reshape(-1)
+        tensor = not hasattr(variable, "assign")  # torch's, on a GPU perhaps
+        held = keras.ops.convert_to_numpy(variable) if tensor else variable.numpy()
+        array = np.ascontiguousarray(held).reshape(-1)
         found[str(place)] = zlib.crc32(array.view(np.uint8).data)
     return found

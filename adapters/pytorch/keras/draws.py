@@ -13,7 +13,7 @@ from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.pytorch.randomness.calls import patches
-from dream.adapters.pytorch.randomness.current import RowMemory, current
+from dream.adapters.pytorch.randomness.current import RowMemory, current, go_on_from, packed
 from dream.adapters.pytorch.randomness.generators import GIVEN
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.data.partition import Division
@@ -26,10 +26,10 @@ class TorchGenerators(Generators):
     name = "torch"
 
     def state(self) -> bytes:
-        return torch.get_rng_state().numpy().tobytes()
+        return packed()
 
     def restore(self, state: bytes) -> bool:
-        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        go_on_from(state)
         return True
 
     def seeded(self) -> int | None:
@@ -40,7 +40,7 @@ class TorchGenerators(Generators):
         return self.state()
 
     def go_on_from(self, state: bytes) -> None:
-        self.restore(state)
+        go_on_from(state)
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def noting_draws(model: Any) -> Iterator[list[bool]]:
     drew: list[bool] = []
 
     def predict_step(batch: Any) -> Any:
-        before = torch.get_rng_state()
+        before = packed()
         outputs = type(model).predict_step(model, batch)
-        if not torch.equal(before, torch.get_rng_state()):
+        if before != packed():
             drew.append(True)
         return outputs
 

@@ -14,6 +14,7 @@ from dream._log import logger
 from dream.adapters.keras import consistency, private
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.pytorch.errors import let_go, ran_out
+from dream.adapters.pytorch.randomness.current import go_on_from, packed
 from dream.adapters.pytorch.update.fitting import free
 from dream.data import generators
 from dream.update import fitting
@@ -89,14 +90,14 @@ class _Before:
         self._watched = [*states, *consistency.seeds_of(model)]
         self._variables = [*self._watched, *consistency.metric_states(model)]
         self._values = [v.value.detach().clone() for v in self._variables]
-        self._torch = torch.get_rng_state()
+        self._torch = packed()
         self._python, self._numpy = generators.python_state(), generators.numpy_state()
 
     def put_back(self) -> None:
         """It is begun again."""
         for variable, value in zip(self._variables, self._values, strict=True):
             variable.assign(value)
-        torch.set_rng_state(self._torch)
+        go_on_from(self._torch)
         generators.go_on_in_python(self._python)
         generators.go_on_in_numpy(self._numpy)
 
@@ -104,7 +105,7 @@ class _Before:
         """Refuse what each micro-batch has changed by itself."""
         pairs = zip(self._watched, self._values, strict=False)
         changed = [v.path for v, value in pairs if not torch.equal(v.value, value)]
-        if not torch.equal(self._torch, torch.get_rng_state()):
+        if self._torch != packed():
             changed.append("torch's generator")
         if self._python != generators.python_state():
             changed.append("Python's generator")

@@ -33,6 +33,21 @@ def set_state(saved: State) -> None:
         torch.cuda.set_rng_state(saved[1])
 
 
+def packed() -> bytes:
+    """Return that state as it is kept, and told to other ranks."""
+    return b"".join(each.numpy().tobytes() for each in state())
+
+
+def go_on_from(saved: bytes) -> None:
+    """Have the generators go on from there; a GPU's where there is one now and was one then."""
+    whole = torch.frombuffer(bytearray(saved), dtype=torch.uint8)
+    host = torch.get_rng_state().numel()
+    found = [whole[:host].clone()]
+    if len(whole) > host and torch.cuda.is_available():
+        found.append(whole[host:].clone())
+    set_state(found)
+
+
 def same(one: State, other: State) -> bool:
     return all(map(torch.equal, one, other))
 

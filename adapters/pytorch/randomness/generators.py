@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, final
 
-import numpy as np
 import torch
 
 from dream._log import logger
+from dream.adapters.pytorch.randomness.current import go_on_from, packed
 from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
 from dream.collectives import Communicator
 from dream.data.generators import (
@@ -33,7 +33,7 @@ Words = tuple[Sequence[int], int, bool]
 def digests() -> tuple[int, int, int]:
     """Return a number for the state of each generator: torch's, NumPy's and Python's."""
     return (
-        zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+        zlib.crc32(packed()),
         zlib.crc32(repr(numpy_words()).encode()),
         python_word(),
     )
@@ -41,14 +41,14 @@ def digests() -> tuple[int, int, int]:
 
 def states() -> list[Any]:
     """Return the state of each generator, as plain values."""
-    return [torch.get_rng_state().numpy(), numpy_state(), python_state()]
+    return [packed(), numpy_state(), python_state()]
 
 
 def take(told: Sequence[Any], which: Sequence[bool]) -> None:
     """Set the generators that `which` says."""
     of_torch, of_numpy, of_python = told
     if which[0]:
-        torch.set_rng_state(torch.from_numpy(np.array(of_torch, np.uint8)))
+        go_on_from(of_torch)
     if which[1]:
         go_on_in_numpy(of_numpy)
     if which[2]:

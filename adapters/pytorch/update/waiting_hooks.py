@@ -41,8 +41,10 @@ class WaitingHooks:
     def add(self, tensor: torch.Tensor, hook: Hook, *, after: bool) -> WaitingHook:
         """Make what stands for a hook."""
         waiting = WaitingHook(self, id(tensor), hook, after=after)
-        _, listed = self._waiting.setdefault(id(tensor), (ref(tensor), []))
-        listed.append(ref(waiting))
+        known = self._waiting.get(id(tensor))
+        if known is None or known[0]() is not tensor:  # one of before, that is gone
+            known = self._waiting[id(tensor)] = ref(tensor), []
+        known[1].append(ref(waiting))
         return waiting
 
     def move(self, old: torch.Tensor, new: torch.Tensor) -> None:

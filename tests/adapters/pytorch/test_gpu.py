@@ -12,6 +12,7 @@ import torch_gpu
 
 import dream
 from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.randomness import current
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 WAYS: dict[str, tuple[str, bool, bool, dict[str, Any]]] = {
@@ -25,8 +26,8 @@ WAYS: dict[str, tuple[str, bool, bool, dict[str, Any]]] = {
 }
 
 
-def launched(function: Any, *given: Any, ranks: int = 2) -> list[Any]:
-    return dream.launch(function, *given, n=ranks, framework="torch", timeout=240)
+def launched(function: Any, *given: Any, ranks: int = 2, **env: str) -> list[Any]:
+    return dream.launch(function, *given, n=ranks, framework="torch", timeout=240, env=env)
 
 
 @cache
@@ -86,6 +87,31 @@ def test_two_ranks_of_a_gpu_train_as_one(way: str) -> None:
     norm = WAYS[way][2]
     (expected,) = launched(torch_gpu.on_the_gpu, "", False, norm, {}, ranks=1)
     for found in launched(torch_gpu.on_the_gpu, *WAYS[way]):
+        assert found == pytest.approx(expected, rel=0, abs=2e-5)
+
+
+def test_the_generator_of_a_gpu_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a trial draws is put back. Another generator of torch's stands in for a GPU's."""
+    own = torch.Generator().manual_seed(3)
+    for name, function in {
+        "is_available": lambda: True, "is_initialized": lambda: True,
+        "get_rng_state": own.get_state, "set_rng_state": own.set_state,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, function)
+    kept = current.packed()
+    drawn = torch.rand(3), torch.rand(3, generator=own)
+    assert current.packed() != kept
+    current.go_on_from(kept)
+    assert torch.equal(torch.rand(3), drawn[0])
+    assert torch.equal(torch.rand(3, generator=own), drawn[1])
+    current.go_on_from(kept[: torch.get_rng_state().numel()])  # where there was no GPU
+    assert torch.equal(torch.rand(3), drawn[0])
+
+
+@on_a_gpu
+def test_a_keras_model_draws_from_the_gpus_generator() -> None:
+    (expected,) = launched(torch_gpu.keras_with_dropout, False, ranks=1, KERAS_BACKEND="torch")
+    for found in launched(torch_gpu.keras_with_dropout, True, KERAS_BACKEND="torch"):
         assert found == pytest.approx(expected, rel=0, abs=2e-5)
 
 

@@ -254,6 +254,22 @@ def on_the_gpu(word: str, by_step: bool, norm: bool, options: dict[str, Any]) ->
         return train(LOSSES["mean"], strategy if by_step else None, norm=norm)
 
 
+def keras_with_dropout(block: bool) -> list[Any]:
+    """Weights and losses of a Keras model on torch, which draws from the GPU's own generator."""
+    import keras
+
+    keras.utils.set_random_seed(5)
+    x = torch.randn(75, 6).numpy()
+    with dream.strategy("mirrored") if block else nullcontext():
+        model = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dropout(0.3)]
+        )
+        model.add(keras.layers.Dense(2))
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+        told = model.fit(x, x[:, :2], batch_size=16, epochs=3, verbose=0)
+        return [*(float(abs(w).sum()) for w in model.get_weights()), *told.history["loss"]]
+
+
 def waits(by_step: bool) -> list[str]:
     """What has the host wait for the GPU in a step, once the first ones are over."""
     with dream.strategy("mirrored") as strategy:

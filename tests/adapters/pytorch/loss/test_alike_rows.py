@@ -4,7 +4,6 @@ and a dropout are of these rows, once."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -112,7 +111,6 @@ DROPS = ("summed", "quiet", "made")
 
 
 def learned(step: Step, *, drops: bool, samples: int = 22) -> float:
-    gc.collect()  # of models in shards the ranks compare those that are not collected yet
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
     net.chains, net.points = torch.rand(30, 8), torch.randn(12, 8)
