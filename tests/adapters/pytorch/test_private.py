@@ -242,6 +242,28 @@ def test_function_modes_and_what_is_compiled() -> None:
     assert private.innermost_mode() is None
 
 
+def test_what_is_compiled_within_its_caller_alone() -> None:
+    """Seen in 2.11 and 2.13."""
+    graphs = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def within(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def caller(x: torch.Tensor) -> torch.Tensor:
+        return within(x) * 2
+
+    private.not_compiled_alone(within)
+    assert torch.compile(within, backend=backend)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert not graphs
+    assert torch.compile(caller, backend=backend)(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert len(graphs) == 1
+    torch.compiler.reset()
+
+
 def test_where_phases_are_and_what_they_are_called() -> None:
     for rule in phase_rules():
         place = Path(rule.place)
