@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections import OrderedDict, namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
