@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple, Protocol, final
 from weakref import ref
 
@@ -53,7 +52,7 @@ class PassReading:
         self.recent: tuple[Share | None, ...] = ()
         self.lag: int | None = None
         self.ended = False
-        self.thread = get_ident()
+        self.thread = current.here()
         self.waiting: deque[Share] = deque()
 
     @property
@@ -64,7 +63,7 @@ class PassReading:
     @property
     def apart(self) -> bool:
         """Whether another thread reads it."""
-        return self.thread != get_ident()
+        return self.thread != current.here()
 
     def yields(self, share: Share | None) -> None:
         """It hands out a batch; None for that there is none left."""
@@ -181,7 +180,7 @@ class Shares:
             reading = PassReading()
             others = {k: r for k, r in others.items() if not r.ended}
         self._readings = {**others, key: reading}  # the last one is read now
-        reading.thread, self._handed = get_ident(), self._handed + 1
+        reading.thread, self._handed = current.here(), self._handed + 1
         if share.parts > 1 and not self._begun:
             self._begun = True
             self.alike.made_before(tensors_before())

@@ -85,9 +85,10 @@ class RowMemory:
 class _Thread(threading.local):
     """What is known of the thread that asks. reads: it draws for samples that are read. trains: it
     has called a model. apart: it reads batches for a loop that runs in another, whose calls and
-    states are none of its own."""
+    states are none of its own. works_for: the thread that it is a part of, or 0: dream's own."""
 
     reads = trains = apart = False
+    works_for = 0
 
 
 @final
@@ -154,9 +155,30 @@ class Current:
         finally:
             self.call, self.last, self.memory = held
 
+    def here(self) -> int:
+        """The script's thread that this is, or is a part of: as torch's are in a backward pass."""
+        if recomputing():
+            return self.owner
+        return self.thread.works_for or threading.get_ident()
+
     def is_apart(self) -> bool:
         """Whether this is a thread of the script's own, which may read batches ahead for a loop."""
-        return threading.get_ident() != self.owner and not self.thread.trains
+        return self.here() != self.owner and not self.thread.trains
+
+    def caller(self) -> tuple[int, bool, bool]:
+        """What a thread that works for this one is to know."""
+        return self.here(), self.thread.reads, self.thread.apart
+
+    @contextmanager
+    def working_for(self, caller: tuple[int, bool, bool]) -> Iterator[None]:
+        """Inside, this thread is a part of the one that has told so."""
+        own = self.thread
+        held = own.works_for, own.reads, own.apart
+        own.works_for, own.reads, own.apart = caller
+        try:
+            yield
+        finally:
+            own.works_for, own.reads, own.apart = held
 
     def trains_here(self) -> None:
         """This thread calls a model."""

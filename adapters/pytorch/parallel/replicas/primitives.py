@@ -28,6 +28,7 @@ from dream._errors import ConfigurationError
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.data.shares import cut_rows, rows_of
 from dream.adapters.pytorch.private import bare_copy, tables, tree_map
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update import batch_norm
 
 T = TypeVar("T")
@@ -54,10 +55,11 @@ def _as_here(device: torch.device, act: Callable[..., T]) -> Callable[..., T]:
         (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         for kind in {"cpu", device.type}
     ]
-    cached = torch.is_autocast_cache_enabled()
+    cached, caller = torch.is_autocast_cache_enabled(), current.caller()
 
     def run(*args: Any) -> T:
         with ExitStack() as stack:
+            stack.enter_context(current.working_for(caller))
             stack.enter_context(torch.inference_mode(inference))
             stack.enter_context(torch.set_grad_enabled(gradients))
             for kind, dtype, enabled in casts:
