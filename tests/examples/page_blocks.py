@@ -50,6 +50,26 @@ with dream.strategy("mirrored") as strategy:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy")
 """
+FILED = (
+    KERAS
+    + """
+import pathlib
+import tensorflow as tf
+pathlib.Path("train").mkdir(exist_ok=True)
+for at in range(4):
+    with tf.io.TFRecordWriter(f"train/{at}.tfrecord") as file:
+        for row in x[at::4]:
+            file.write(row.tobytes())
+def parse(record):
+    row = tf.io.decode_raw(record, tf.float32)
+    row = tf.ensure_shape(row, (4,))
+    return row, tf.reduce_sum(row, keepdims=True)
+def compiled():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+"""
+)
 SERVED = (
     KERAS.replace("keras.utils.set_random_seed(0)\n", "")  # TensorFlow starts in the block
     + """
@@ -133,8 +153,11 @@ READERS: Mapping[tuple[str, int], Reader] = {
     ),
     ("concepts", 0): Reader(),
     ("data", 0): Reader(),
-    ("data", 1): Reader(),
-    ("data", 2): Reader(
+    ("data", 1): Reader(
+        FILED, env=_KERAS_ON, changes={"...": "compiled()", "256": "8"}
+    ),
+    ("data", 2): Reader(),
+    ("data", 3): Reader(
         TORCH + KERAS + COMPILED + "    batches = DataLoader(train, batch_size=8)\n"
         "    model.fit(x, y, batch_size=16, verbose=0)\n", env={"KERAS_BACKEND": "torch"},
     ),
@@ -169,6 +192,12 @@ READERS: Mapping[tuple[str, int], Reader] = {
     ),
     ("updates", 0): Reader(),
     ("updates", 1): Reader(inside=MADE, after="step(x[:8], y[:8])"),
-    ("updates", 2): Reader(inside=MADE, after="step(x[:8], y[:8])"),
+    ("updates", 2): Reader(
+        inside="parts = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)]\n"
+        "model = nn.Sequential(*parts)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for x, y in DataLoader(train, batch_size=8):\n" + indent(TRAINS, "    "),
+    ),
+    ("updates", 3): Reader(inside=MADE, after="step(x[:8], y[:8])"),
 }  # fmt: skip
 """By page, and the place of the block on it. Blocks that run as they stand need none."""
