@@ -214,16 +214,17 @@ class _Recorder:
 
     def _pack(self, tensor: torch.Tensor) -> _Kept:
         number = self._storage(tensor)
+        own = tensor.detach()  # a node that held what it made would keep both for ever
         if number is None:
-            return _Kept(tensor, tensor)
+            return _Kept(own, own)
         self._saves[self._stack[-1] if self._stack else None, number] = None
         if tensor.device.type == "cpu":
-            return _Kept(tensor, tensor)
+            return _Kept(own, own)
         begin = self._now()
         key = number, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         version = version_of(tensor)
         if (*key, version) not in self._copies:
-            self._copies[*key, version] = tensor.detach().to("cpu")
+            self._copies[*key, version] = own.to("cpu")
         kept = _Kept(None, self._copies[*key, version], tensor.device)
         self._aside += self._now() - begin
         return kept

@@ -126,6 +126,13 @@ class _RowStep:
                 loss = closure()
             args, kwargs = args[:1], {**kwargs, "closure": lambda: loss}
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
+        for gradient in (p.grad for p in stepped):
+            if gradient is not None and gradient.is_sparse:
+                raise Unsupported(
+                    "Under zero=1 an optimizer steps a rank's rows of dense gradients. Received: "
+                    f"a sparse gradient of shape {tuple(gradient.shape)}. Say sparse=False, or "
+                    "use 'mirrored'."
+                )
         for parameter in stepped:
             if (gradient := parameter.grad) is not None:
                 self._whole.append((parameter, parameter.data, gradient))

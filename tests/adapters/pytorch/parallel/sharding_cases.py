@@ -539,6 +539,10 @@ def refusals(_: int) -> Figures:
     with strategy("sharded", zero=1):
         layer = nn.Linear(4, 4)
         found["whole steps"] = refused(lambda: torch.optim.Adafactor(layer.parameters()))
+        table = nn.Embedding(4, 2, sparse=True)
+        descent = torch.optim.SGD(table.parameters(), lr=0.1)
+        table(torch.arange(4)).mean().backward()
+        found["sparse rows"] = refused(descent.step)
     with strategy("model_parallel", split="tensor"):
         model = Tower(8, 2)
         x = torch.ones(2, 8, requires_grad=True)

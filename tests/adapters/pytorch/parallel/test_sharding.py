@@ -100,6 +100,7 @@ REFUSALS = {
     "nobody": ("ConfigurationError", "'fc*'"),
     "word": ("ConfigurationError", "'columns'", "'column'"),
     "whole steps": ("Unsupported", "Adafactor", "zero=2"),
+    "sparse rows": ("Unsupported", "sparse gradient of shape (4, 2)", "mirrored"),
     "twice": ("Unsupported", "create_graph=True", "'mirrored'"),
     "half": ("ConfigurationError", "0 of Sequential"),
     "other samples": ("Desynchronized", "the same samples"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -120,6 +122,21 @@ def test_a_compiled_model_is_refused() -> None:
         model.compile(backend="eager")
         with pytest.raises(dream.Unsupported, match=r"torch\.compile"):
             model(torch.ones(1, 2))
+
+
+def test_a_first_batch_without_a_backward_pass_is_let_go() -> None:
+    class Exponential(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = super().forward(x).exp()
+            outputs.append(ref(made))
+            return made
+
+    outputs: list[ref[torch.Tensor]] = []
+    with dream.strategy("single", framework="torch", recompute="auto", memory_budget=1.0):
+        model = nn.Sequential(Exponential(2, 2))
+        model(torch.ones(1, 2))
+        gc.collect()
+    assert [each() for each in outputs] == [None]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
