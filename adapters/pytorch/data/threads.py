@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, final
+from weakref import ref
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -51,21 +52,24 @@ have a batch's rows, and how many; None where there is none."""
 
 @final
 class Following(TorchFunctionMode):
-    """Sees what is made of tensors in one thread."""
+    """Sees what is made of tensors in one thread, which may live on after the block.
 
-    def __init__(self, made: Made, mixed: MixedRowsOfThreads) -> None:
+    by: what follows the batches that are read there now."""
+
+    def __init__(self, by: Threads) -> None:
         super().__init__()
-        self._made, self._mixed = made, mixed
+        self.by = ref(by)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = args, kwargs or {}
-        before = self._mixed.before()
-        made = func(*args, **given[1])
-        found = None if torch.compiler.is_compiling() else self._made(func, given, made)
-        if found is not None and before is not None and same(before, state()):
-            with suppress(Exception):  # a script never fails of being looked at
-                self._mixed.look(func, given, made, *found)
-        return made
+        by = self.by()
+        return func(*args, **(kwargs or {})) if by is None else by.call(func, args, kwargs or {})
+
+
+class _Here(threading.local):
+    mode: Following | None = None
+
+
+_here = _Here()
 
 
 @final
@@ -115,7 +119,6 @@ class Threads:
     def __init__(self, made: Made) -> None:
         self._made = made
         self._mixed = MixedRowsOfThreads()
-        self._here = threading.local()
         self.inside = self._told = False
 
     def open(self) -> None:
@@ -125,14 +128,28 @@ class Threads:
     def follow(self) -> bool:
         """From now on in this thread. Whether that begins now, and what was made before is not
         known."""
-        if getattr(self._here, "mode", None) is not None:
+        mode = _here.mode
+        if mode is not None and mode.by() is self:
             return False
         current.thread.apart = current.is_apart()
-        if current.thread.apart or (self.inside and not private.compiles()):
-            self._here.mode = mode = Following(self._made, self._mixed)
+        if not current.thread.apart and (not self.inside or private.compiles()):
+            return False
+        if mode is None:
+            _here.mode = mode = Following(self)
             mode.__enter__()  # type: ignore[no-untyped-call]
-            return True
-        return False
+        mode.by = ref(self)  # in place of a block's before: a thread may outlive many
+        return True
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function, and follow what it makes of a batch."""
+        before = self._mixed.before()
+        made = func(*args, **kwargs)
+        given = args, kwargs
+        found = None if torch.compiler.is_compiling() else self._made(func, given, made)
+        if found is not None and before is not None and same(before, state()):
+            with suppress(Exception):  # a script never fails of being looked at
+                self._mixed.look(func, given, made, *found)
+        return made
 
     def tell_unknown(self) -> None:
         """Say once that a batch is none that is known."""
@@ -143,10 +160,10 @@ class Threads:
     def close(self) -> None:
         """The block ends. Where a mode of the script's lies above, this one stays."""
         self.inside = False
-        mode = getattr(self._here, "mode", None)
+        mode = _here.mode
         if mode is not None and private.innermost_mode() is mode:
-            self._here.mode = None
-            mode.__exit__(None, None, None)
+            _here.mode = None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def held_by_scopes() -> Iterator[list[torch.Tensor]]:

@@ -3,17 +3,21 @@ batch is goes with what is made of it, however far the thread is ahead."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from queue import Queue
 from threading import Thread
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from beside_plain import hold, in_cells
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
@@ -177,3 +181,26 @@ def in_a_thread(word: str) -> dict[str, Any]:
 
 def test_a_thread_that_trains_itself_draws_for_the_global_batch() -> None:
     hold(in_a_thread, "mirrored", ranks=2, within=2e-5)
+
+
+def in_one_pool() -> tuple[int, int]:
+    """Blocks whose batches a thread reads that outlives them: the modes that stay in it, and the
+    models, but for the last block's."""
+    models = []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            with dream.strategy("mirrored"):
+                model = nn.Linear(6, 1)
+                loader = iter(DataLoader(TensorDataset(torch.randn(16, 6)), batch_size=8))
+                while (batch := pool.submit(next, loader, None).result()) is not None:
+                    model(batch[0] / 2).mean().backward()
+            models.append(ref(model))
+            del model, loader, batch
+        gc.collect()
+        left = len(pool.submit(_get_current_function_mode_stack).result())
+    return left, sum(each() is not None for each in models[:-1])
+
+
+def test_a_thread_that_outlives_blocks_keeps_none_of_them() -> None:
+    for found in dream.launch(in_one_pool, n=2, framework="torch", timeout=240):
+        assert found == (1, 0)
