@@ -30,14 +30,26 @@ def _frame() -> FrameType:
     return frame
 
 
+def given_a_length() -> bool:
+    """Whether the script's call that runs now has a length among what it is given, as `len(x)`."""
+    done, call = _instructions(_frame())
+    return call is not None and any(each.argval in _LENGTHS for each in done if _within(each, call))
+
+
+def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], dis.Positions | None]:
+    """Return those of a frame's code, and where in the source the call stands that it is in."""
+    done = [*dis.get_instructions(frame.f_code)]
+    past = [each.positions for each in done if each.offset <= frame.f_lasti]
+    call = past[-1] if past else None
+    return done, None if call is None or call.lineno is None else call
+
+
 def _multiplies_rows(rows: int) -> bool:
     """Whether the script's call that runs now has a product with a length, or with a variable that
     is as many as a share's rows, among what it is given."""
     frame = _frame()
-    done = [*dis.get_instructions(frame.f_code)]
-    past = [each.positions for each in done if each.offset <= frame.f_lasti]
-    call = past[-1] if past else None
-    if call is None or call.lineno is None:
+    done, call = _instructions(frame)
+    if call is None:
         return False
     products = [each.positions for each in done if each.argrepr == "*" and _within(each, call)]
     inside = {each.argval for each in done for at in products if at and _within(each, at)}

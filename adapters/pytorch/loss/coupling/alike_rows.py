@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from dream._log import logger
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+from dream.adapters.pytorch.randomness.sites import given_a_length
 
 _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
 """What makes a tensor of sizes alone, alike everywhere."""
 _ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "unsqueeze",
          "squeeze", "meshgrid", "cartesian_prod", "stack", "cat", "mean", "sum"}  # fmt: skip
 """What makes tensors of other rows, whose number is no batch's where that of the first was not."""
+_told: set[str] = set()
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
 
@@ -26,6 +29,8 @@ def note_alike(
     tensors, among its args. count: of the share's rows: a size may be a batch's."""
     if name in _OF_SIZES and not given:
         points = "space" in name
+        if points and any(_as_long(x, count) for x in tensors_of(made)) and given_a_length():
+            _tell_own_range(name)
         alike.made_before(x for x in tensors_of(made) if points or not _as_long(x, count))
     elif alike:
         of = given[:1] if "norm" in name else given
@@ -38,6 +43,17 @@ def note_alike(
         alike.follow(
             of, tensors_of(made), count, lambda x: anew or (picks and not _as_long(x, count))
         )
+
+
+def _tell_own_range(name: str) -> None:
+    line = (
+        f"torch.{name} in the loop makes as many points as this rank's share of the batch has "
+        "rows, over the whole range: a row has another one than on one device. Make them for the "
+        "global batch, and take this rank's by strategy.share"
+    )
+    if line not in _told:
+        _told.add(line)
+        logger.info(line)
 
 
 def _as_long(x: torch.Tensor, count: int) -> bool:
