@@ -67,8 +67,8 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
             "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
             "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
         )  # fmt: skip
-    elif found:
-        _check_figures(model, engine, found)
+    elif found and found[0].figures:
+        _check_figures(model, engine, batch)
     for place, state in enumerate(states if found else []):
         if not _add_up([[each.states[place]] for each in found or []], model):
             trial.say(
@@ -94,9 +94,7 @@ def check_test(model: Any, engine: Engine, batch: Any) -> None:
         return
     _evaluated.add(model)
     trial.tried.setdefault(model, DrawnSizes())
-    found = _found(model, engine, batch, (), (), "test_step")
-    if found:
-        _check_figures(model, engine, found)
+    _check_figures(model, engine, batch, "test_step")
 
 
 def _makes_figures(model: Any) -> bool:
@@ -105,8 +103,12 @@ def _makes_figures(model: Any) -> bool:
     return any(getattr(type(model), n) is not getattr(keras.Model, n) for n in names)
 
 
-def _check_figures(model: Any, engine: Engine, found: Sequence[_Found]) -> None:
-    """Say of figures that are no mean over samples, or hang on what metrics have seen before."""
+def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_step") -> None:
+    """Say of figures that are no mean over samples, or hang on what metrics have seen before. Tried
+    on uneven parts: of even ones a root of a mean is nearly the mean of their roots."""
+    found = _found(model, engine, batch, (), (), step, uneven=True)
+    if found is None:
+        return
     whole, *parts, later = (each.figures for each in found)
     names = [
         name
@@ -203,10 +205,14 @@ def _found(
     states: Sequence[Any],
     metrics: Sequence[Any],
     step: str = "train_step",
+    *,
+    uneven: bool = False,
 ) -> list[_Found] | None:
     """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
-    others before; None where the step takes no batch that is made up."""
-    made_up = trial.widened(losses.made_up(batch, classes=2))
+    others before; None where the step takes no batch that is made up. uneven: one part is far
+    larger."""
+    even = trial.widened(losses.made_up(batch, classes=2))
+    made_up = _stretched(even) if uneven else even
 
     def take(rows: slice, start: float | None = None) -> _Found:
         found: _Found = engine.apart(
