@@ -17,11 +17,6 @@ from torch import distributed, nn
 from torch._C._distributed_c10d import GradBucket as GradBucket
 from torch._C._distributed_c10d import Work as Work
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch._C._dynamo.eval_frame import (
-    _FrameAction,
-    _FrameExecStrategy,
-    set_code_exec_strategy,
-)
 from torch._ops import OpOverload as OpOverload
 from torch.autograd.graph import Node
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -228,9 +223,12 @@ def compiles() -> bool:
 
 def not_compiled_alone(function: Any) -> None:
     """Have torch.compile take a function within what calls it, and never begin with it: with the
-    functions of torch's own modules it does the same."""
-    skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
-    set_code_exec_strategy(function.__code__, skipped)
+    functions of torch's own modules it does the same. Nothing where torch has no such thing."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        kinds = frames._FrameAction
+        skipped = frames._FrameExecStrategy(kinds.SKIP, kinds.DEFAULT)
+        frames.set_code_exec_strategy(function.__code__, skipped)
 
 
 def innermost_mode() -> Any:
