@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from dream._errors import Desynchronized
 from dream._log import logger
 from dream.adapters.pytorch.private import foreach_copy_, tables, to_local
+from dream.adapters.pytorch.update.precision import MasterWeights
 from dream.collectives import Communicator
 from dream.update.drift import Pace, by_rank, differing, drifted, other_hyperparameters
 
@@ -36,8 +37,9 @@ _ALARMS = 8
 class DriftGuard:
     """Compares the replicas of one strategy, and keeps alike the buffers that they change.
 
-    roots: the modules that train. dealt: counts the batches that the loop has come by; it must be
-    as many everywhere. The comparisons come at an optimizer's first step, its second,
+    roots: the modules that train. masters: weights that optimizers step in place of theirs. dealt:
+    counts the batches that the loop has come by; it must be as many everywhere. The comparisons
+    come at an optimizer's first step, its second,
     its fourth, and so on until they cost as little as they are to; and before the next step once
     `hear` has found that learning rates differ. alarms: how often it has. kept: where the buffers
     are that drifted once.
@@ -48,8 +50,9 @@ class DriftGuard:
         ranks: Communicator,
         roots: Callable[[], Iterable[nn.Module]],
         dealt: Callable[[], int] = int,
+        masters: MasterWeights | None = None,
     ) -> None:
-        self._ranks, self._roots, self._dealt = ranks, roots, dealt
+        self._ranks, self._roots, self._dealt, self._masters = ranks, roots, dealt, masters
         self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
@@ -133,7 +136,10 @@ class DriftGuard:
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named: dict[str, nn.Module] = {}
         for root in self._roots():
-            if stepped.isdisjoint(map(id, root.parameters())):
+            own = [*root.parameters()]
+            if self._masters is not None:  # which optimizers step in their place
+                own += [m for p in own if (m := self._masters.of(p)) is not None]
+            if stepped.isdisjoint(map(id, own)):
                 continue
             name = type(root).__name__
             same = sum(type(other).__name__ == name for other in named.values())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -136,19 +137,46 @@ def not_a_number_everywhere() -> str:
     return "well"
 
 
-def buffer_that_forward_changes() -> tuple[list[float], list[str]]:
+def buffer_in_half_precision() -> tuple[list[float], list[str]]:
+    """Where an optimizer steps other weights than the model's."""
+    strategy = dream.current()
+    assert strategy is not None
+    torch.manual_seed(0)
+    model = Net(moves=True)
+    step = strategy.train_step(
+        model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.01)
+    )
+    with hearing() as heard:
+        for x, y in DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8):
+            step(x, y)
+    return model.mean.tolist(), heard  # type: ignore[operator, union-attr]
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """What is said inside of the buffer."""
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
-    model, _ = train(nothing, moves=True)
+    yield heard
     logging.getLogger("dream").removeHandler(handler)
-    return model.mean.tolist(), [line for line in heard if "mean of Net" in line]  # type: ignore[operator, union-attr]
+    heard[:] = [line for line in heard if "mean of Net" in line]
 
 
-SCRIPTS = (all_is_well, not_a_number_everywhere, buffer_that_forward_changes, rate_by_rank,
+def buffer_that_forward_changes() -> tuple[list[float], list[str]]:
+    with hearing() as heard:
+        model, _ = train(nothing, moves=True)
+    return model.mean.tolist(), heard  # type: ignore[operator, union-attr]
+
+
+SCRIPTS = (all_is_well, not_a_number_everywhere, buffer_that_forward_changes,
+           buffer_in_half_precision, rate_by_rank,
            schedule_on_a_local_figure, rate_that_parts_late, batch_left_out_by_its_own_loss,
            weight_touched_on_one_rank)  # fmt: skip
+
+
+PRECISION = {"buffer_in_half_precision": "O2"}
 
 
 def run_all() -> dict[str, Any]:
@@ -156,7 +184,7 @@ def run_all() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for script in SCRIPTS:
         try:
-            with dream.strategy("mirrored"):
+            with dream.strategy("mirrored", precision=PRECISION.get(script.__name__, "float32")):
                 found[script.__name__] = script()
         except dream.DreamError as error:
             found[script.__name__] = f"{type(error).__name__}: {error}"

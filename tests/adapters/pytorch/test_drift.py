@@ -47,9 +47,12 @@ def test_comparisons_grow_rare_and_find_nothing_where_all_is_well(ranks: int) ->
     assert {rank["not_a_number_everywhere"] for rank in results(ranks)} == {"well"}
 
 
+@pytest.mark.parametrize("script", ["buffer_that_forward_changes", "buffer_in_half_precision"])
 @pytest.mark.parametrize("ranks", RANKS)
-def test_a_buffer_that_forward_changes_is_kept_alike_and_named_once(ranks: int) -> None:
-    (first, lines), *others = [rank["buffer_that_forward_changes"] for rank in results(ranks)]
+def test_a_buffer_that_forward_changes_is_kept_alike_and_named_once(
+    ranks: int, script: str
+) -> None:
+    (first, lines), *others = [rank[script] for rank in results(ranks)]
     assert any(first)
     assert all(other == first for other, _ in others)
     assert len(lines) == 1

@@ -89,7 +89,11 @@ class Synchronous(Parallelism):
         if self.world.world_size > 1 and not plan.mixed and not of_kerass_own:
             self.registry_of_keras = self.registry
         self.guard = (
-            None if plan.mixed else DriftGuard(self.world, self._roots, lambda: self.shares.dealt)
+            None
+            if plan.mixed
+            else DriftGuard(
+                self.world, self._roots, lambda: self.shares.dealt, self.training.masters
+            )
         )
         self.distributes = self.world.world_size > 1 or self.training.runs_models
 

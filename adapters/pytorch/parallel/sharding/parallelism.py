@@ -74,7 +74,9 @@ class Sharding(Parallelism):
             draws=self.draws,
         )  # fmt: skip
         self.parameters = SplitParameters(self.registry)
-        self._guard = DriftGuard(self.world, self._modules)  # of buffers and hyperparameters
+        self._guard = DriftGuard(  # of buffers and hyperparameters
+            self.world, self._modules, masters=self.training.masters
+        )
         self._guarded: WeakSet[Optimizer] = WeakSet()
         self.backward = WeighedBackward(
             self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
