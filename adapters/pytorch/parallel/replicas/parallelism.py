@@ -13,7 +13,7 @@ from dream._adapter import Loss, Metric, Plan, Weight
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook, wrap_compile
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.parallel.base import Parallelism, Participants, Values, alone
+from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants, Values, alone
 from dream.adapters.pytorch.parallel.replicas.calls import LoopTracker, ReplicatedCalls
 from dream.adapters.pytorch.parallel.replicas.passes import OnEach
 from dream.adapters.pytorch.parallel.replicas.train import (
@@ -24,17 +24,9 @@ from dream.adapters.pytorch.parallel.replicas.train import (
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
 
-_HONOURED: Mapping[str, Values] = {
-    "accumulate": (),
-    "clip_norm": (),
-    "clip_value": (),
-    "precision": (),
-    "recompute": (),
-    "memory_budget": (),
-    "sync_batch_norm": (False,),
-}
-_TOGETHER: Mapping[str, Values] = {**_HONOURED, "sync_batch_norm": ()}
+_TOGETHER: Mapping[str, Values] = {n: v for n, v in HONOURED.items() if n != "strict"}
 """Where copies of a model may wait for one another in the middle of it."""
+_HONOURED: Mapping[str, Values] = {**_TOGETHER, "sync_batch_norm": (False,)}
 
 
 class OneProcess(Parallelism):
