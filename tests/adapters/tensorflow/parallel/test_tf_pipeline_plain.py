@@ -9,8 +9,29 @@ import pytest
 from tf_split_launching import found, same
 
 pytestmark = pytest.mark.slow
-SCRIPTS = ["summed", "dropped", "weighed", "stopped", "accumulated"]
+SCRIPTS = ("summed", "dropped", "weighed", "stopped", "accumulated")
+FORMS = {
+    "on ranks": ("dropped", "weighed"),
+    "one row": ("summed", "stopped"),
+    "two rows": ("weighed", "accumulated"),
+}
+"""Two rows of two stages on ranks, and stages and rows of one process: the scripts of each that
+hold it; `make exhaustive` runs all in all."""
 MODULE = "tf_pipeline_plain"
+Asked = dict[str, tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def asked(request: pytest.FixtureRequest) -> Asked:
+    """The scripts that the collected tests ask of each form."""
+    calls = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    return {
+        form: tuple(call["script"] for call in calls if call.get("form") == form) for form in FORMS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -19,24 +40,26 @@ def plain() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def stages() -> dict[str, Any]:
-    return found(MODULE, "stages")[0]
+def stages(asked: Asked) -> dict[str, Any]:
+    return found(MODULE, "stages", 1, asked["one row"], asked["two rows"])[0]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_two_rows_of_stages_on_ranks_learn_what_the_script_does(
-    plain: dict[str, Any], script: str
+@pytest.mark.parametrize(
+    ("form", "script"),
+    [
+        pytest.param(form, script, marks=() if script in held else pytest.mark.exhaustive)
+        for form, held in FORMS.items()
+        for script in SCRIPTS
+    ],
+)
+def test_a_script_learns_what_it_does_without_dream(
+    request: pytest.FixtureRequest, asked: Asked, plain: dict[str, Any], form: str, script: str
 ) -> None:
-    for rank in found(MODULE, "hybrid", 4):
-        same(rank[script], plain[script])
-
-
-@pytest.mark.parametrize("rows", ["one row", "two rows"])
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_so_do_stages_and_rows_of_one_process(
-    plain: dict[str, Any], stages: dict[str, Any], script: str, rows: str
-) -> None:
-    same(stages[rows][script], plain[script])
+    if form == "on ranks":
+        for rank in found(MODULE, "hybrid", 4, asked[form]):
+            same(rank[script], plain[script])
+    else:
+        same(request.getfixturevalue("stages")[form][script], plain[script])
 
 
 @pytest.mark.parametrize(

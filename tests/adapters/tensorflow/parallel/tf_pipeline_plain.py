@@ -4,7 +4,7 @@ alone."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -189,27 +189,27 @@ class Noise(layers.Layer):
         return x + keras.random.normal(ops.shape(x), seed=self.generator)
 
 
-def plain() -> dict[str, Any]:
-    """Without dream."""
+def plain(names: Iterable[str] = tuple(SCRIPTS)) -> dict[str, Any]:
+    """Run scripts without dream."""
     found = {}
-    for name, script in SCRIPTS.items():
+    for name in names:
         keras.utils.set_random_seed(7)
-        found[name] = script()
+        found[name] = SCRIPTS[name]()
     return found
 
 
-def hybrid() -> dict[str, Any]:
-    """Two rows of two stages."""
+def hybrid(names: Iterable[str]) -> dict[str, Any]:
+    """Run scripts in two rows of two stages."""
     with dream.strategy("hybrid", data=2, model=2):
-        return plain()
+        return plain(names)
 
 
-def stages() -> dict[str, Any]:
-    """One row of two stages, and two of one, in one process."""
+def stages(one_row: Iterable[str], two_rows: Iterable[str]) -> dict[str, Any]:
+    """Run scripts in one row of two stages, and in two of one, in one process."""
     with dream.strategy("model_parallel", split="pipeline", devices=2):
-        found = {"one row": plain(), "refused": refused(), "couplings": couplings()}
+        found = {"one row": plain(one_row), "refused": refused(), "couplings": couplings()}
     with dream.strategy("model_parallel", split="pipeline", devices=2, recompute=True):
         keras.utils.set_random_seed(7)
         found["recomputed"] = dropped()
     with dream.strategy("hybrid", data=2, model=1, devices=2):
-        return found | {"two rows": plain()}
+        return found | {"two rows": plain(two_rows)}

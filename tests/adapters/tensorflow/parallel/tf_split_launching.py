@@ -15,16 +15,16 @@ SECONDS = 600
 
 
 @cache
-def found(module: str, name: str, n: int = 1) -> list[dict[str, Any]]:
-    """What `module.name()` gives on each of `n` ranks; run once, however often it is asked."""
+def found(module: str, name: str, n: int = 1, *args: Any) -> list[dict[str, Any]]:
+    """What `module.name(*args)` gives on each of `n` ranks; run once, however often it is asked."""
     return dream.launch(
-        _by_name, module, name, n=n, framework="tensorflow", timeout=SECONDS,
+        _by_name, module, name, args, n=n, framework="tensorflow", timeout=SECONDS,
         env=keras_on("tensorflow"),
     )  # fmt: skip
 
 
-def _by_name(module: str, name: str) -> Any:
-    return getattr(import_module(module), name)()
+def _by_name(module: str, name: str, args: tuple[Any, ...]) -> Any:
+    return getattr(import_module(module), name)(*args)
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
