@@ -177,8 +177,12 @@ HELD = {
     "accumulated_step": "accumulated_and_clipped, which steps too",
     "precision_bfloat16": "precision_float16: Keras's own policy by another name",
     "averaged_by_the_optimizer": "averages_of_the_weights of tests/adapters/keras",
+    "recomputed_in_half": "recomputed, and precision_float16",
+    "dataset_of_the_users": "frameworks_own_data of tests/adapters/keras",
 }
 """On TensorFlow, where a case takes seconds: those that others hold, which run on torch as well."""
+OF_TORCH = frozenset({"adasum", "compressed"})
+"""Of Keras on torch: what torch's own contract holds, by the same functions."""
 OF_ANY_DEVICES = frozenset(
     {
         "clip_norm",
@@ -259,7 +263,7 @@ def again(cell: Cell, case: str) -> bool:
     if cell.strategy in _SPLIT:
         return case in HELD_IN_PARTS or ("split=tensor" in cell.options and case in OF_ANY_PARTS)
     if cell.kind != "keras_tf":
-        return cell.core and case in OF_ANY_WIRE
+        return case in OF_TORCH or (cell.core and case in OF_ANY_WIRE)
     if cell.strategy == "data_parallel":
         return case not in FURTHER_NAME
     if cell.processes < cell.replicas and case in OF_ANY_DEVICES:

@@ -30,6 +30,8 @@ HELD = {
     "mean_with_sample_weight": "sample_weight of the contract",
     "masked_words_of_a_recurrent_net": "masked_words, and recurrent of test_keras_scripts",
     "masked_words_with_weights": "masked_words, and sample_weight of the contract",
+    "one_number_that_is_a_mean": "one_number_that_is_a_sum",
+    "a_layer_adds_a_mean": "a_layer_adds_a_sum",
     "several_outputs_weighed": "several_outputs of the contract",
 }
 

@@ -32,6 +32,8 @@ HELD = {
     "two_fits_in_a_row": "convnet, and the weights of the contract and of test_keras_losses",
     "folds": "convnet: a fit a fold",
     "vae": "noise and step_by_hand, which have seeded layers too",
+    "vae_of_the_global_generator": "noise, whose generator is the global one in parts",
+    "generated": "datasets_of_unknown_length of test_keras_steps, python_generator of ..._fit",
 }
 
 

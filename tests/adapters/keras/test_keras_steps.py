@@ -33,6 +33,8 @@ ranks = ranks_of("keras_steps")
 HELD = {
     "fit_after_a_refused_fit": "what is refused never comes to the backend",
     "global_norms": "global_clipnorm of the contract",
+    "a_schedule_of_the_learning_rate": "callbacks_that_watch_the_logs, which set it",
+    "noise_on_batches_behind_each_other": "noise of test_keras_scripts",
     "data_of_unknown_length": "datasets_of_unknown_length, and python_generator of test_keras_fit",
 }
 
