@@ -21,13 +21,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uneven_parts_train_as_their_global_batches_on_one_device() -> None:
-    """Dropout, BatchNorm and the last batches, of which some ranks have none, included."""
+    """Dropout, BatchNorm and the last batches, of which some ranks have none, included. A BatchNorm
+    over two rows divides rounding by a small spread: 3e-6 on some CPUs, 2e-7 of it in float64."""
     ranks = dream.launch(tf_parts.weights_in_parts, n=RANKS, framework="tensorflow", timeout=300)
     (whole,) = dream.launch(as_one_device, n=1, framework="tensorflow", timeout=300)
     for rank in ranks:
         assert rank["loss"] == pytest.approx(whole["loss"], rel=1e-5)
         for ours, theirs in zip(rank["weights"], whole["weights"], strict=True):
-            assert np.abs(ours - theirs).max() <= 1e-6
+            assert np.abs(ours - theirs).max() <= 1e-5
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
