@@ -43,7 +43,7 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
     end = run("kill", tmp_path)
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
-    assert "The others go on; it is started again." in end.stderr
+    assert "The others continue; it is being restarted." in end.stderr
     assert "worker of rank 1 is lost" in end.stderr
     assert "1 workers lost, 1 came back, 5 samples repeated" in end.stdout
     assert read(tmp_path, 0) + read(tmp_path, 1) == {str(index): 2 for index in range(200)}

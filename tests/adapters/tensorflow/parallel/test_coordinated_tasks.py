@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_comes_back_and_its_step_is_done_again(tmp_path:
     )  # fmt: skip
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
-    assert "it is started again" in end.stderr
+    assert "it is being restarted" in end.stderr
     assert DONE.search(end.stdout)
 
 
