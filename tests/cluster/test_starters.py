@@ -272,7 +272,7 @@ def parsed(told: list[str]) -> list[tuple[str, int]]:
 
 
 def test_two_hosts_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"local ranks 0, 0, 1, 1 on a\. Give hosts"):
+    with pytest.raises(ConfigurationError, match=r"local ranks 0, 0, 1, 1 on a\. Give each host"):
         layout_of(parsed(["a 0", "a 1", "a 0", "a 1"]), "Open MPI")
 
 
