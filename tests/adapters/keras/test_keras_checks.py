@@ -19,7 +19,7 @@ BATCHES = (
 )
 EXPECTED = {
     "unreduced_loss": "Unsupported: This loss is not one number",
-    "epoch_without_a_step": "ConfigurationError: An epoch without a step",
+    "epoch_without_a_step": "ConfigurationError: An epoch had no training steps",
     "step_that_ends_itself": "RuntimeError: A step ended as data does",
     "other_gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one",
     "other_auto_shard_policy_off": "Unsupported: A batch of a tf.data.Dataset is the global one",

@@ -76,7 +76,7 @@ def test_recomputation_is_foretold_for_torch_and_not_measured(run: Run) -> None:
     _, text = run(f"{TORCH}:dense", "--recompute", "--measure")
     assert "is estimated, and cannot be measured here" in text
     _, text = run(f"{KERAS}:images", "--recompute")
-    assert "foretold for torch models" in text
+    assert "estimated only for torch models" in text
 
 
 def test_what_is_too_large_ends_with_1_and_the_reason(run: Run) -> None:

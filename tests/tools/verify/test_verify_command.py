@@ -240,7 +240,7 @@ def test_a_strategy_that_fails_or_is_not_there_leaves_the_others(
     assert verdicts == ["CANNOT RUN", "CANNOT RUN", "equal", "REFUSED"], text
     assert "torch has no reduction='grpc' under 'mirrored'" in text
     assert "torch has no 'horovod'" in text
-    assert "a torch process drives one device" in text
+    assert "a torch process uses one device" in text
 
 
 def _requests(*names: str) -> list[str]:

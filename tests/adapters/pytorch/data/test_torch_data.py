@@ -101,7 +101,7 @@ def test_another_number_of_ranks_goes_on(kind: str, before: int, ranks: int) -> 
     [
         ("stream_of_each_rank", "Desynchronized: The ranks read different streams"),
         ("stream_that_ends_early", "Desynchronized: The ranks read different streams"),
-        ("single_samples", "Unsupported: Samples that come one by one"),
+        ("single_samples", "Unsupported: Single samples cannot be divided"),
         ("other_data", "ConfigurationError: This state belongs to different data"),
         ("other_order", "ConfigurationError: The data is in a different order"),
         ("shorter_stream", "ConfigurationError: The data ended before"),

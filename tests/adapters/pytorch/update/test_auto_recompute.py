@@ -93,7 +93,7 @@ def test_a_tensor_written_into_before_backward_is_an_error_as_in_torch() -> None
 @pytest.mark.parametrize(
     ("strategy", "options", "message"),
     [
-        ("single", {"recompute": "auto"}, "On the CPU it must be said"),
+        ("single", {"recompute": "auto"}, "On the CPU the memory limit"),
         ("single", {"recompute": True, "memory_budget": 0.5}, "Pass recompute='auto'"),
         ("single", {"recompute": "auto", "memory_budget": "much"}, "no size.*'much'"),
         ("single", {"recompute": "auto", "memory_budget": True}, "wrong type"),
