@@ -207,7 +207,7 @@ def absence(
 ) -> Desynchronized:
     """Make the error of ranks that never came. received: what is known of them."""
     return Desynchronized(
-        f"{named(ranks).capitalize()} did not reach {call} within {seconds:g} s. Received: "
+        f"{named(ranks).capitalize()} did not come to {call} within {seconds:g} s. Received: "
         f"{'; '.join(received)}. Make the same calls on every rank; if a rank is only slow, raise "
         f"{cluster.STALL_SECONDS}."
     )

@@ -12,8 +12,8 @@ from launch_scripts import ON_TORCH
 import dream
 
 SAID = {
-    "missing": r"other weights. Received: '1.weight' here alone",
-    "surplus": r"other weights. Received: '0.bias' in it alone",
+    "missing": r"different weights. Received: '1.weight' here alone",
+    "surplus": r"different weights. Received: '0.bias' in it alone",
     "shape": r"'0.weight' of shape \(3, 4\) in it, \(5, 4\) here",
     "optimizer": r"a different optimizer. Received: AdamW in it, Adagrad here",
     "newer": r"another format. Received: .*, format 99; this dream reads 1",
