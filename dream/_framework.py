@@ -76,8 +76,8 @@ def of_script() -> Framework | None:
 def undecided(said: str) -> ConfigurationError:
     """The error where both frameworks are there, and one is to be named. said: for what."""
     return ConfigurationError(
-        "Both torch and tensorflow are imported, so the framework cannot be guessed. "
-        f"Received: framework=None for {said}. Say framework='torch' or framework='tensorflow'."
+        "Both torch and tensorflow are imported, so the framework cannot be guessed. Received: "
+        f"framework=None for {said}. Pass framework='torch' or framework='tensorflow'."
     )
 
 

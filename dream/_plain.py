@@ -78,8 +78,8 @@ def unpack(data: bytes | bytearray | memoryview, codec: Codec | None = None) -> 
             raise ValueError("bytes left over")
     except _WRONG as error:
         raise Garbled(
-            f"What came are no values of dream's. Received: {len(view)} bytes ({error}). Start "
-            "every rank with the same version of dream."
+            f"The data received is not a dream message. Received: {len(view)} bytes ({error}). "
+            "Start every rank with the same version of dream."
         ) from error
     return value
 

@@ -123,8 +123,8 @@ class Strategy:
         outer = _current.get()
         if outer is not None:
             raise ConfigurationError(
-                f"Blocks cannot be nested. Received: {self.name!r} inside {outer.name!r}. Leave "
-                "the first block before the second."
+                f"Blocks cannot be nested. Received: {self.name!r} inside {outer.name!r}. Exit the "
+                "first block before entering the second."
             )
         self._token = _current.set(self)
         try:
@@ -364,8 +364,8 @@ class Strategy:
         adapter = self._adapter
         if not isinstance(adapter, Asynchronous):
             raise Unsupported(
-                "Updates of a synchronous strategy are never stale. Received: staleness() under "
-                f"{self.name!r}. It is for 'parameter_server'."
+                "Updates of a synchronous strategy have no staleness. Received: staleness() under "
+                f"{self.name!r}. It works only under 'parameter_server'."
             )
         return adapter.staleness()
 
@@ -390,8 +390,8 @@ class Strategy:
         adapter = self._adapter
         if not isinstance(adapter, Coordinating):
             raise Unsupported(
-                f"Every rank takes its own steps here. Received: {asked} under {self.name!r}. It "
-                "is for dream.strategy('parameter_server', engine='tensorflow')."
+                f"Every rank runs the loop here. Received: {asked} under {self.name!r}. Use "
+                "dream.strategy('parameter_server', engine='tensorflow')."
             )
         return adapter
 

@@ -66,8 +66,8 @@ class Cluster:
         )
         if self.workers and len(self.workers) != self.world_size:
             raise ConfigurationError(
-                f"The cluster names another number of workers than ranks. Received from "
-                f"{self.source}: {len(self.workers)} workers, world size {self.world_size}. "
+                "The cluster lists a different number of workers than there are ranks. Received "
+                f"from {self.source}: {len(self.workers)} workers, world size {self.world_size}. "
                 "Give every rank the same list."
             )
 
@@ -108,8 +108,8 @@ def own_gpus(place: Cluster, visible: int, count: int) -> int:
     raise ConfigurationError(
         f"Every rank needs {each} of its own. Received: {visible} GPUs for "
         f"{place.local_world_size} ranks on this host, of which this is local rank "
-        f"{place.local_rank}. Start {max(1, visible // count)} ranks, or show each of them its own "
-        "by CUDA_VISIBLE_DEVICES (empty: none, the CPU)."
+        f"{place.local_rank}. Start {max(1, visible // count)} ranks, or give each its own with "
+        "CUDA_VISIBLE_DEVICES (empty: none, the CPU)."
     )
 
 
@@ -197,9 +197,8 @@ class Mesh:
             model = max(1, replicas // data)
         if data * model != replicas:
             raise ConfigurationError(
-                "The mesh must multiply out to the replicas. Received: "
-                f"data {data} x model {model} = {data * model}, replicas {replicas}. Start "
-                f"{data * model} ranks (dream run -n {data * model}), or choose axes whose product "
-                f"is {replicas}."
+                f"The mesh axes must multiply to the number of replicas. Received: data {data} x "
+                f"model {model} = {data * model}, replicas {replicas}. Start {data * model} ranks "
+                f"(dream run -n {data * model}), or choose axes whose product is {replicas}."
             )
         return cls(data, model)

@@ -32,9 +32,9 @@ def stand_in(core: Any, place: Cluster, framework: str) -> None:
         core.init()
     if (core.rank(), core.size()) != (place.rank, place.world_size):
         raise ConfigurationError(
-            "Horovod was started for another place. Received: "
-            f"rank {core.rank()} of {core.size()} from horovod, rank {place.rank} of "
-            f"{place.world_size} from {place.source}. Leave hvd.init() to dream."
+            "Horovod was already initialized with another rank or size. Received: rank "
+            f"{core.rank()} of {core.size()} from horovod, rank {place.rank} of {place.world_size} "
+            f"from {place.source}. Remove hvd.init(): dream calls it."
         )
 
 
@@ -50,7 +50,9 @@ def _hold(place: Cluster) -> None:
     if not place.one_host:
         listening.say_open(place, "The Horovod ring, while it forms,")
     elif why:
-        logger.warning("the Horovod ring takes any user of this machine while it forms: %s", why)
+        logger.warning(
+            "while the Horovod ring forms, any user of this machine can connect to it: %s", why
+        )
 
 
 def stands() -> bool:
@@ -63,7 +65,7 @@ def explained(error: Exception) -> DreamError:
     text = (str(error).strip() or "no message").splitlines()[0].rpartition("}} ")[2]
     if "ismatched" in text or "ops must match" in text:
         return Desynchronized(
-            f"Ranks called a collective with different tensors. Received: {text} Make the same "
+            f"The ranks called a collective with different tensors. Received: {text} Make the same "
             "calls, with the same shapes and dtypes, on every rank."
         )
     return WorkerFailed(

@@ -77,7 +77,7 @@ def failed(what: str, log: Path, lines: list[str]) -> NotInstalled:
     """The error to raise when a step of the build did not end well."""
     advice = f"The whole log: {log}"
     if any(_KILLED.search(line) for line in lines):
-        advice = f"The compiler ran out of memory: give --jobs 1. {advice}"
+        advice = f"The compiler ran out of memory: pass --jobs 1. {advice}"
     return NotInstalled(f"{what} failed. Received:\n\n{excerpt(lines)}\n\n{advice}")
 
 

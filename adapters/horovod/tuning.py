@@ -46,13 +46,13 @@ def begin(place: Cluster, reduction: str) -> Tuning | None:
     """Have the ring tune itself, before it starts. What tells of it, on rank 0."""
     if reduction != "horovod":
         raise ConfigurationError(
-            "Only the ring tunes itself. Received: autotune=True with "
-            f"reduction={reduction!r}. Say reduction='horovod', or leave autotune out."
+            f"Only the ring tunes itself. Received: autotune=True with reduction={reduction!r}. "
+            "Pass reduction='horovod', or remove autotune."
         )
     if not _running:
         if stands():
             raise ConfigurationError(
-                "The ring is up, and tunes itself from its start or never. Received: "
+                "The ring is already running, and autotuning must be on from its start. Received: "
                 "autotune=True in a later block. Say it in the first block on the ring."
             )
         folder = Path(tempfile.mkdtemp(prefix="dream-tuning-"))

@@ -214,9 +214,9 @@ class CountBatches(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
         none = self._progress.steps is not None and self._steps == self._progress.steps
         if none and not self._progress.passes.left_out:
             raise ConfigurationError(
-                "An epoch without a step has taught nothing. Received: no batch in epoch "
-                f"{epoch + 1}. Give fit data that begins anew each epoch (arrays, a "
-                "keras.utils.PyDataset, a tf.data.Dataset), or as many epochs as it lasts for."
+                f"An epoch had no training steps. Received: no batch in epoch {epoch + 1}. Give "
+                "fit data that begins anew each epoch (arrays, a keras.utils.PyDataset, a "
+                "tf.data.Dataset), or as many epochs as it lasts for."
             )
         self._progress.count(self._begun)
         self._progress.end_epoch()

@@ -34,12 +34,12 @@ def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
         model.jit_compile = False
     if engine.mixed and model.steps_per_execution > 1:
         raise Unsupported(
-            "Ranks of two frameworks take one step at a time. Received: "
+            "Ranks of two frameworks run one step per call. Received: "
             f"steps_per_execution={model.steps_per_execution}. Leave it at 1."
         )
     if engine.pooled and model.steps_per_execution > 1:
         raise Unsupported(
-            "Several devices of one process take one step at a time. Received: "
+            "Several devices in one process run one step per call. Received: "
             f"steps_per_execution={model.steps_per_execution}. Leave it at 1, or start several "
             "processes with `dream run`."
         )
@@ -73,8 +73,8 @@ def check_micro_batches(model: Any) -> None:
     for name in ("train_step", "compute_metrics"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise Unsupported(
-                "A step of one's own cannot be cut into micro-batches. Received: "
-                f"{type(model).__name__}.{name} with accumulate=. Leave accumulate out, or use "
+                "A custom train_step cannot be split into micro-batches. Received: "
+                f"{type(model).__name__}.{name} with accumulate=. Remove accumulate, or use "
                 "gradient_accumulation_steps of the optimizer."
             )
 
@@ -86,7 +86,7 @@ def check_stateless(model: Any) -> None:
         raise Unsupported(
             "A stateful layer keeps a row of its state for each sample of a batch of one size, and "
             f"parts of a batch have fewer. Received: stateful=True for {', '.join(kept)}. Use "
-            "'single', or leave stateful out."
+            "'single', or remove stateful."
         )
 
 

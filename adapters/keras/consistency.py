@@ -292,7 +292,7 @@ def report_micro_draws(model: Any, engine: Engine) -> None:
     if engine.knobs.accumulates and drawing:
         logger.info(
             "%s draws for each micro-batch by itself, so that masks and noise are not those of a "
-            "whole batch on one device. Received: accumulate=%d. Leave accumulate out for those",
+            "whole batch on one device. Received: accumulate=%d. Remove accumulate for those",
             ", ".join(drawing), engine.knobs.micros,
         )  # fmt: skip
 

@@ -271,8 +271,8 @@ def distribute(model: Any, engine: Engine) -> Any:
     engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
     if engine.draws_locally and engine.parts > 1:
         raise Unsupported(
-            "In Keras models dropout and noise are those of the global batch. Received: "
-            f"randomness='local' for {model.name!r}. Leave randomness out."
+            "In Keras models dropout and noise are always drawn for the global batch. Received: "
+            f"randomness='local' for {model.name!r}. Remove randomness."
         )
     state = fit.FitState(engine)
     tracked.mark(model, state.progress)

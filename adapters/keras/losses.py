@@ -64,8 +64,8 @@ class SharePlace(LossPlace):
         if not self._whole:
             raise Unsupported(
                 "The loss is a mean over what is unmasked, or by its weights, of which "
-                "micro-batches hold unequal numbers. Received: accumulate= with such a loss. Leave "
-                "accumulate out."
+                "micro-batches hold unequal numbers. Received: accumulate= with such a loss. "
+                "Remove accumulate."
             )
         counts = ops.stop_gradient(ops.cast(count, "float32"))
         (mine,) = self.engine.keep(self._share, [counts])

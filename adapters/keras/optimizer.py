@@ -224,17 +224,17 @@ def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables
     given = [f"{name}={value!r}" for name, value in ignored.items() if value is not None]
     if given:
         raise Unsupported(
-            "A loop of one's own computes whole batches, where there is nothing to divide or send. "
+            "A custom training loop computes whole batches, so there is nothing to divide or send. "
             f"Received: {', '.join(given)}, {type(optimizer).__name__}.apply outside a dream step. "
-            "Leave that out, take the step by strategy.train_step(model, loss, optimizer), or use "
+            "Remove that, take the step by strategy.train_step(model, loss, optimizer), or use "
             "model.fit."
         )
     check_scaled(knobs.precision, optimizer)
     _check_start(optimizer, engine, variables or [])
     whole = on_present(gradients, lambda present: engine.common(present, received))
     once(
-        "a loop of one's own computes every batch whole on each replica, which is exact, and no "
-        "quicker than one; strategy.train_step or model.fit share the work"
+        "a custom training loop computes every whole batch on each replica, which is exact but no "
+        "faster than one device; strategy.train_step or model.fit split the work"
     )
     engine.everywhere(lambda: apply_global(optimizer, engine, whole, variables))
 
@@ -302,7 +302,7 @@ def _check_clips_alone(optimizer: Any, knobs: Knobs) -> None:
         raise ConfigurationError(
             "The gradient would be clipped twice. Received: "
             f"{type(optimizer).__name__}({', '.join(given)}), clip_norm={knobs.clip_norm!r}, "
-            f"clip_value={knobs.clip_value!r} of dream.strategy. Leave one out."
+            f"clip_value={knobs.clip_value!r} of dream.strategy. Remove one."
         )
 
 

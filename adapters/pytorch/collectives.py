@@ -148,9 +148,9 @@ def start_group(place: Cluster, reduction: str) -> None:
     if distributed.is_initialized():
         if distributed.get_world_size() != place.world_size:
             raise ConfigurationError(
-                "The process group that is up is of another size. Received: "
-                f"{distributed.get_world_size()} ranks in torch.distributed, "
-                f"{place.world_size} from {place.source}. Leave init_process_group to dream."
+                "The existing process group has another size. Received: "
+                f"{distributed.get_world_size()} ranks in torch.distributed, {place.world_size} "
+                f"from {place.source}. Remove init_process_group: dream calls it."
             )
         return
     if reduction == "nccl" and not distributed.is_nccl_available():
@@ -167,7 +167,7 @@ def start_group(place: Cluster, reduction: str) -> None:
             if reduction == "nccl":
                 raise ConfigurationError(
                     f"NCCL needs a GPU for each rank. Received: ranks {alike} on the same GPU. "
-                    "Leave reduction out: their numbers then go through the CPU's memory."
+                    "Remove reduction: their numbers then go through the CPU's memory."
                 )
             backend = shared_gpu.NAME
         distributed.init_process_group(
@@ -202,8 +202,8 @@ def _on_one_gpu(place: Cluster, kept: Any) -> str:
         kept.set("dream/gpus", ", ".join(alike))
         if alike:
             logger.warning(
-                "ranks %s compute on the same GPU, where NCCL has no way between them: their "
-                "numbers go through the CPU's memory, by gloo. A GPU a rank is quicker",
+                "ranks %s compute on the same GPU, where NCCL cannot connect them: their data goes "
+                "through CPU memory, by gloo. One GPU per rank is faster",
                 ", ".join(alike),
             )
     return str(kept.get("dream/gpus").decode())

@@ -39,13 +39,13 @@ def choose(plan: Plan) -> torch.device:
     wanted = plan.devices if plan.devices is not None else (visible if plan.cluster.alone else 1)
     if plan.spec.update != "none" and plan.cluster.alone and wanted > 1:
         raise ConfigurationError(
-            f"Under {plan.spec.name!r} a torch process drives one device. Received: {wanted} "
-            f"devices in one process. Start one process a device: dream run -n {wanted} SCRIPT."
+            f"Under {plan.spec.name!r} a torch process uses one device. Received: {wanted} devices "
+            f"in one process. Start one process per device: dream run -n {wanted} SCRIPT."
         )
     if plan.devices is not None and plan.devices > 1:
         raise ConfigurationError(
-            f"A torch process drives one device. Received: devices={plan.devices}. Leave it out, "
-            "and start more processes: dream run -n N SCRIPT."
+            f"A torch process uses one device. Received: devices={plan.devices}. Remove it, and "
+            "start more processes: dream run -n N SCRIPT."
         )
     if visible == 0:
         return torch.device("cpu")

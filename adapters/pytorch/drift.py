@@ -149,10 +149,10 @@ class DriftGuard:
     def _tell_batches(self, _: Optimizer) -> None:
         counts = self._ranks.all_gather_object(self._dealt())
         raise Desynchronized(
-            "The ranks do not train on the same batch. Received: gradients of batch "
-            f"{by_rank(counts)}. A loss that is read before its backward is of this rank's rows "
-            "alone: what hangs on it, as whether a batch is left out, must be alike on every rank, "
-            "by strategy.communicator.all_reduce."
+            "The ranks are training on different batches. Received: gradients of batch "
+            f"{by_rank(counts)}. A loss read before its backward covers only this rank's rows: "
+            "decisions based on it, such as skipping a batch, must be made equal on all ranks by "
+            "strategy.communicator.all_reduce."
         )
 
     def _tell_hyperparameters(self, optimizer: Optimizer) -> None:
@@ -190,8 +190,8 @@ class DriftGuard:
             if name not in self._told:
                 self._told.add(name)
                 logger.warning(
-                    "%s is a buffer that forward changes by this rank's own samples: from now on "
-                    "every rank holds rank 0's, which has seen its share alone",
+                    "%s is a buffer that forward updates from this rank's samples: from now on "
+                    "every rank holds rank 0's copy, which has seen only its share",
                     name,
                 )
         self.keep()

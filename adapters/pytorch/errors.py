@@ -34,8 +34,8 @@ def share_of_one(error: ValueError, name: str) -> ConfigurationError | None:
         return None
     return ConfigurationError(
         "This rank's share of a batch is one sample, and a batch normalisation needs two. "
-        f"Received: {name}; {error}. Say drop_last=True, or choose a batch_size that leaves "
-        "every rank two samples of the last batch."
+        f"Received: {name}; {error}. Pass drop_last=True, or choose a batch_size that leaves every "
+        "rank two samples of the last batch."
     )
 
 
@@ -107,8 +107,8 @@ def peer_failed(action: str, error: Exception) -> DreamError:
     if "bind: Address already in use" in str(error):
         return cluster.used_up()
     return WorkerFailed(
-        f"A peer is gone, late or out of step. Received during {action}: {error}. "
-        "The rank that failed first says why."
+        f"Another rank is gone, late or out of step. Received during {action}: {error}. The rank "
+        "that failed first says why."
     )
 
 
@@ -117,7 +117,7 @@ def refuse_computed(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if not parameter.is_leaf:
             raise Unsupported(
-                "A model's first training call has parameters that were computed, as by "
+                "The model's first training call uses computed parameters, for example from "
                 f"functional_call. Received: {name} of {type(module).__name__}. Compute them in "
                 "the model's forward or by torch.nn.utils.parametrize; or call the model as "
                 "model(...) once before, with gradients on."

@@ -65,7 +65,7 @@ def evaluate(
         seen.compare(communicator, "the data to evaluate")
     *totals, count = (total or communicator).all_reduce(sums, op="sum").tolist()
     if count == 0:
-        raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
+        raise ConfigurationError("There is nothing to evaluate. Received: data without samples.")
     return {name: total / count for name, total in zip(metrics, totals, strict=True)}
 
 

@@ -143,10 +143,10 @@ class ModuleRegistry:
         if running in (None, "Vmap") or self.communicator.world_size == 1:
             return running is None
         raise Unsupported(
-            "Gradients that torch.func computes are a rank's own, and not averaged. Received: a "
-            f"model's call inside torch.func ({running}). Use loss.backward(); or differentiate "
-            "copy.deepcopy(model), which is left alone, and average what that gives by "
-            "strategy.communicator.all_reduce."
+            "Gradients computed by torch.func are this rank's alone and are not averaged. "
+            f"Received: a model's call inside torch.func ({running}). Use loss.backward(); or "
+            "differentiate copy.deepcopy(model), which is left alone, and average what that gives "
+            "by strategy.communicator.all_reduce."
         )
 
     def beside(self, module: nn.Module) -> AbstractContextManager[None]:
@@ -333,9 +333,9 @@ def call_empty(
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{type(module).__name__} cannot take an empty batch, and this rank has no "
-            f"sample of the last one. Received: {error}. Say drop_last=True, or choose a "
-            "batch_size that leaves every rank a sample."
+            f"{type(module).__name__} cannot take an empty batch, and this rank has no sample of "
+            f"the last one. Received: {error}. Pass drop_last=True, or choose a batch_size that "
+            "leaves every rank a sample."
         ) from error
     for buffer, value in zip(running, before, strict=True):
         buffer.copy_(value)

@@ -168,13 +168,13 @@ class Training:
     def _check_closure(self, optimizer: Optimizer) -> None:
         if self.updates is not None:
             raise Unsupported(
-                "A closure computes a whole gradient, which accumulate= cuts in parts. Received: "
-                f"{type(optimizer).__name__}.step(closure). Leave accumulate out."
+                "A closure computes a whole gradient, which accumulate= would split. Received: "
+                f"{type(optimizer).__name__}.step(closure). Remove accumulate."
             )
         if self.scaling is not None:
             raise Unsupported(
-                "A step in float16 is left out where a gradient overflows, and a closure cannot "
-                f"be. Received: {type(optimizer).__name__}.step(closure). Use "
+                "A float16 step is skipped when a gradient overflows, which a closure does not "
+                f"allow. Received: {type(optimizer).__name__}.step(closure). Use "
                 "precision='bfloat16'."
             )
 

@@ -165,7 +165,7 @@ def check_scalar(value: Any) -> torch.Tensor:
     """The loss of a batch is one number."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise ConfigurationError(
-            "The loss of a batch must be one number, the mean over its samples. Received: "
+            "The loss of a batch must be a scalar, the mean over its samples. Received: "
             f"{getattr(value, 'shape', type(value).__name__)}. Take its mean."
         )
     return value if value.dim() == 0 else value.reshape(())

@@ -36,9 +36,9 @@ class Parallelism(Adapter):
         if plan.options.get("input") == "sharded" and not self.reads_parts(plan):
             raise Unsupported(
                 "Ranks read parts of their own in fit, with one device each. Received: "
-                f"input='sharded' for {plan.spec.name!r} with devices={plan.devices}"
-                f"{', beside ranks of another framework' * plan.mixed}. Leave input= out, or use "
-                "'mirrored' with a rank a device."
+                f"input='sharded' for {plan.spec.name!r} with "
+                f"devices={plan.devices}{', beside ranks of another framework' * plan.mixed}. "
+                "Remove input=, or use 'mirrored' with a rank a device."
             )
 
     def reads_parts(self, plan: Plan) -> bool:
@@ -73,8 +73,8 @@ class Parallelism(Adapter):
     def keras_engine(self) -> Engine:
         """What Keras's models are trained by."""
         raise Unsupported(
-            f"Checkpoints under {self.plan.spec.name!r} are not there yet. Received: save or load. "
-            "Keep strategy.full_state(model)."
+            f"Checkpoints under {self.plan.spec.name!r} are not supported yet. Received: save or "
+            "load. Save strategy.full_state(model) instead."
         )
 
     def checkpointer(self, model: Any) -> Checkpointer:
@@ -83,8 +83,8 @@ class Parallelism(Adapter):
 
     def weigh(self, loss: Any, count: Any) -> Any:
         raise Unsupported(
-            f"Under {self.plan.spec.name!r} dream takes the whole step. Received: weigh, for a "
-            "loop of one's own. Use strategy.train_step(model, loss, optimizer, weight=...)."
+            f"Under {self.plan.spec.name!r} dream runs the whole step. Received: weigh, for a "
+            "custom training loop. Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
 
     def full_state(self, model: Any) -> dict[str, NDArray[Any]]:

@@ -47,7 +47,7 @@ def join(place: Cluster, *, nccl: bool) -> None:
         _joined.place = place
     if _joined.place != place:
         raise ConfigurationError(
-            "TensorFlow can be in one cluster in a process. Received: another cluster than that "
+            "A TensorFlow process can join only one cluster. Received: another cluster than that "
             "of an earlier block. Use another process."
         )
 
@@ -63,8 +63,8 @@ def join_mesh(place: Cluster) -> None:
         _joined.mesh = True
     if not _joined.mesh:
         raise ConfigurationError(
-            "TensorFlow can be in one cluster in a process. Received: a mesh over the ranks, after "
-            "a block of another strategy. Use another process."
+            "A TensorFlow process can join only one cluster. Received: a mesh over the ranks, "
+            "after a block of another strategy. Use another process."
         )
 
 
@@ -73,7 +73,7 @@ def join_as_task(place: Cluster) -> tuple[Endpoint, ...]:
     Returns where they listen; the caller starts what does, and waits for the others."""
     if _joined.place is not None:
         raise ConfigurationError(
-            "TensorFlow can be in one cluster in a process. Received: parameter servers, after a "
+            "A TensorFlow process can join only one cluster. Received: parameter servers, after a "
             "block of another strategy. Use another process."
         )
     _check_cold(early=False)

@@ -55,9 +55,8 @@ def _known(error: tf.errors.OpError) -> DreamError | None:
     text = str(error.message)
     if any(words in text for words in _MISMATCH):
         return Desynchronized(
-            "Ranks called a collective with different tensors. Received: "
-            f"{_first_line(text)} Make the same calls, with the same shapes and dtypes, on every "
-            "rank."
+            f"The ranks called a collective with different tensors. Received: {_first_line(text)} "
+            "Make the same calls, with the same shapes and dtypes, on every rank."
         )
     if isinstance(error, _GONE) or any(words in text for words in _OVER):
         gone = sorted(set(re.findall(r"^/job:worker/replica:0/task:(\d+)$", text, re.MULTILINE)))

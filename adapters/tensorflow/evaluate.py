@@ -61,7 +61,7 @@ def means(metrics: Mapping[str, Metric], total: Any) -> dict[str, float]:
     """total: what `sums` gives, added up over all batches; 0 where there is none."""
     *totals, count = np.broadcast_to(total, (len(metrics) + 1,)).tolist()
     if count == 0:
-        raise ConfigurationError("There is nothing to evaluate. Received: data with no sample.")
+        raise ConfigurationError("There is nothing to evaluate. Received: data without samples.")
     return {name: value / count for name, value in zip(metrics, totals, strict=True)}
 
 

@@ -66,8 +66,8 @@ def replicas(devices: int | None) -> tuple[str, ...]:
         return tuple(f"CPU:{index}" for index in range(devices or 1))
     if devices is not None and devices > len(gpus):
         raise ConfigurationError(
-            f"There are not so many GPUs. Received: devices={devices}, GPUs {len(gpus)}. Use "
-            f"devices={len(gpus)} or fewer, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
+            f"There are fewer GPUs than requested. Received: devices={devices}, GPUs {len(gpus)}. "
+            f"Use devices={len(gpus)} or fewer, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
         )
     return tuple(f"GPU:{index}" for index in range(devices or len(gpus)))
 
@@ -87,7 +87,7 @@ def mirrored(devices: tuple[str, ...], *, alone: bool = True) -> tf.distribute.M
         _started.devices = devices
     if _started.devices != devices:
         raise ConfigurationError(
-            "TensorFlow can have one set of mirrored devices in a process. Received: "
+            "A TensorFlow process can have only one set of mirrored devices. Received: "
             f"{len(devices)} devices, after a block with {len(_started.devices)}. Use the same "
             "devices=, or another process."
         )

@@ -243,9 +243,9 @@ def replica_step(
         for x in tf.nest.flatten(batch):
             if not isinstance(x, tf.distribute.DistributedValues):
                 raise ConfigurationError(
-                    "This batch is not dealt out to the replicas. Received: "
-                    f"{type(x).__name__} for {strategy.num_replicas_in_sync} replicas. Take the "
-                    "batches from strategy.prepare(dataset)."
+                    f"This batch is not distributed to the replicas. Received: {type(x).__name__} "
+                    f"for {strategy.num_replicas_in_sync} replicas. Take the batches from "
+                    "strategy.prepare(dataset)."
                 )
         return compiled(tf.constant(totals.of(batch)), *batch)
 
@@ -287,8 +287,8 @@ def build_model(model: Any, batch: Batch) -> None:
         forward(model, tf.nest.map_structure(_first, inputs), training=False)
     if not model.trainable_variables:
         raise ConfigurationError(
-            f"The model has nothing to train. Received: {type(model).__name__} with no trainable "
-            "variable. Build it with layers, or set trainable=True on some."
+            f"The model has no trainable variables. Received: {type(model).__name__} with no "
+            "trainable variable. Build it with layers, or set trainable=True on some."
         )
 
 

@@ -152,7 +152,7 @@ class Writing:
         if isinstance(error, OSError):
             return not_written(self._place, error)
         return DreamError(
-            f"The checkpoint was not written, and those before it are as they were. Received: "
+            "The checkpoint was not written; earlier checkpoints are unchanged. Received: "
             f"{self._place}, and of rank {self._ranks.rank}: {error!r}."
         )
 
@@ -206,8 +206,8 @@ def _await(begun: Begun, rank: int, own: int) -> dict[str, Any]:
             ends = now + _AT_THE_END
         if now > min(limit, ends or limit):
             raise WorkerFailed(
-                "The checkpoint was not written, and those before it are as they were. Received: "
-                f"{begun.place}, nothing from rank {rank}. Look at why it left.",
+                "The checkpoint was not written; earlier checkpoints are unchanged. Received: "
+                f"{begun.place}, nothing from rank {rank}. Find out why that rank exited.",
                 rank=rank,
             )
         time.sleep(_WAIT)

@@ -75,8 +75,8 @@ class Checkpointer(ABC):
     def count_updates(self, optimizer: Any, updated: Callable[[], None]) -> None:
         """Call `updated` after each step of an optimizer, for as long as it lives."""
         raise Unsupported(
-            "What saves a training by itself sees the updates of torch's optimizers. Received: "
-            f"{type(optimizer).__name__}. Give fit callbacks=[dream.keras.Checkpoint(folder)]."
+            "Automatic saving counts the updates of torch optimizers only. Received: "
+            f"{type(optimizer).__name__}. Pass fit callbacks=[dream.keras.Checkpoint(folder)]."
         )
 
     def unkept(self, parts: Parts) -> Callable[[], list[str]]:

@@ -99,8 +99,8 @@ def check_kind(saved: str, here: str) -> None:
     """Raise where an optimizer is of another class."""
     if saved != here:
         raise ConfigurationError(
-            f"This checkpoint is of another optimizer. Received: {saved} in it, {here} here. Make "
-            "it as it was when it was saved."
+            f"This checkpoint belongs to a different optimizer. Received: {saved} in it, {here} "
+            "here. Create the optimizer as it was when the checkpoint was saved."
         )
 
 
@@ -111,6 +111,7 @@ def check_names(what: str, saved: Sequence[str], here: Sequence[str]) -> None:
     if missing or surplus:
         only = f"{missing[0]!r} here alone" if missing else f"{surplus[0]!r} in it alone"
         raise ConfigurationError(
-            f"This checkpoint is of other {what}. Received: {only}, {len(missing)} missing in it "
-            f"and {len(surplus)} too many. Make them as they were when it was saved."
+            f"This checkpoint belongs to different {what}. Received: {only}, {len(missing)} "
+            f"missing in it and {len(surplus)} too many. Create them as they were when the "
+            "checkpoint was saved."
         )

@@ -107,7 +107,7 @@ class HostMemory:
         for said in self._ranks.all_gather_object(wrong):
             if said:
                 raise DreamError(
-                    f"What a host keeps in memory could not be brought to another. Received: "
+                    "A host's in-memory snapshot could not be copied to another host. Received: "
                     f"{kept.place}, {said}. Give that host more memory, or --commit-every 0."
                 )
 

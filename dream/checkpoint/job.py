@@ -89,7 +89,9 @@ def take(found: CheckpointContent, parts: Parts, held: Checkpointer) -> Checkpoi
     if found.random:
         held.set_random(found.random, parts.models)
     else:
-        logger.info("the checkpoint keeps no generators: they stand where the script left them")
+        logger.info(
+            "the checkpoint has no random-generator state: generators stay as the script set them"
+        )
     return found
 
 
@@ -97,11 +99,12 @@ def _as_here(found: CheckpointContent, parts: Parts, held: Checkpointer) -> Chec
     """Return a checkpoint that the other framework wrote in the names and layouts of this one."""
     if parts.data is not None:
         raise ConfigurationError(
-            "Another framework draws the order of samples by its own numbers. Received: data, and "
-            f"a checkpoint that {found.facts[NAMES]} wrote. Leave data out; an epoch begins anew."
+            "The order of samples cannot be restored in another framework, which draws different "
+            f"random numbers. Received: data, and a checkpoint that {found.facts[NAMES]} wrote. "
+            "Remove data; the epoch then starts over."
         )
-    logger.info("the checkpoint was written by %s: generators of %s stand where the script has "
-                "left them", found.facts[NAMES], held.api)  # fmt: skip
+    logger.info("the checkpoint was written by %s: the generators of %s are not "
+        "restored and stay as the script set them", found.facts[NAMES], held.api)  # fmt: skip
     saved = {key: layers.from_plain(found.layers.get(key)) for key in parts.models}
     here = {key: layers.from_plain(held.describe(model)) for key, model in parts.models.items()}
     models = {
@@ -137,7 +140,7 @@ def _check_there(found: CheckpointContent, parts: Parts) -> None:
     for name in _missing(found, parts):
         raise ConfigurationError(
             f"This checkpoint has no {name}. Received: {name}=, and a checkpoint that was saved "
-            f"without. Leave {name} out, or give strict=False, which leaves it as it is."
+            f"without it. Remove {name}, or pass strict=False, which keeps its present state."
         )
     if parts.optimizers:
         check_names("optimizers", [*found.optimizers], [*parts.optimizers])
@@ -198,6 +201,6 @@ def _agree(ranks: Communicator, place: Path, seen: str) -> None:
     blind = [str(rank) for rank, there in enumerate(sees) if not there]
     if blind:
         raise ConfigurationError(
-            f"Not every rank sees the checkpoint that rank 0 sees. Received: {place}, not there on "
-            f"rank {', '.join(blind)}. Keep checkpoints in a folder that all hosts have."
+            f"Rank 0's checkpoint is not visible on every rank. Received: {place}, not there on "
+            f"rank {', '.join(blind)}. Keep checkpoints in a folder shared by all hosts."
         )

@@ -31,7 +31,7 @@ def from_plain(plain: Any) -> list[Layer]:
     """Return the layers. Raises Unsupported where they could not be described."""
     if not isinstance(plain, list):
         raise Unsupported(
-            "This checkpoint's model cannot be taken to another framework. Received: "
+            "This checkpoint's model cannot be converted to another framework. Received: "
             f"{plain or 'no description of its layers'}"
         )
     return [

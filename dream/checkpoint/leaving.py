@@ -97,7 +97,7 @@ def leave(notice: Notice, place: Path | None) -> NoReturn:
     notice.met()
     why = f" ({notice.why})" if notice.why else ""
     if place is not None:
-        logger.info("Asked to leave%s: saved as %s. Start the job again to go on.", why, place)
+        logger.info("Asked to leave%s: saved as %s. Start the job again to continue.", why, place)
     raise SystemExit(settings.GO_ON_LATER)
 
 

@@ -48,7 +48,7 @@ def optimizer(
     slots = _SLOTS.get(state.kind)
     if slots is None or own.kind != state.kind:
         raise Unsupported(
-            "The states of these optimizers do not mean the same in torch and Keras. Received: "
+            "These optimizers' states have different meanings in torch and Keras. Received: "
             f"{state.kind} in the checkpoint, {own.kind} here. Use {', '.join(_SLOTS)} in both; or "
             "load the model alone, leaving optimizer= out."
         )
@@ -81,15 +81,14 @@ def _check_same(saved: Sequence[Layer], here: Sequence[Layer]) -> None:
     for theirs, ours in zip(saved, here, strict=False):
         if (theirs.kind, theirs.roles) != (ours.kind, ours.roles):
             raise ConfigurationError(
-                "This checkpoint is of a model with other layers. Received: "
-                f"{theirs.name!r} ({theirs.kind}, {theirs.roles}) in it, {ours.name!r} "
-                f"({ours.kind}, {ours.roles}) here. Make the same layers in the same order."
+                f"This checkpoint belongs to a model with other layers. Received: {theirs.name!r} "
+                f"({theirs.kind}, {theirs.roles}) in it, {ours.name!r} ({ours.kind}, {ours.roles}) "
+                "here. Build the same layers in the same order."
             )
     if len(saved) != len(here):
         raise ConfigurationError(
-            "This checkpoint is of a model with other layers. Received: "
-            f"{len(saved)} layers with parameters in it, {len(here)} here. Make the same layers in "
-            "the same order."
+            f"This checkpoint belongs to a model with other layers. Received: {len(saved)} layers "
+            f"with parameters in it, {len(here)} here. Build the same layers in the same order."
         )
 
 
@@ -101,7 +100,7 @@ def _rate(groups: Sequence[Mapping[str, Any]], name: str) -> float:
     rates = {float(group[name]) for group in groups if name in group}
     if len(rates) != 1:
         raise Unsupported(
-            "An optimizer of Keras has one learning rate. Received: "
+            "A Keras optimizer has a single learning rate. Received: "
             f"{sorted(rates) or 'a schedule'} in the checkpoint. Load the model alone, leaving "
             "optimizer= out."
         )
@@ -115,8 +114,8 @@ def _momentum_factor(state: OptimizerState, rate: float, *, to_torch: bool) -> f
         return 1.0
     if rate == 0.0 and state.arrays:
         raise Unsupported(
-            "Keras's momentum holds the learning rate, which must not be 0 to be taken out of it. "
-            "Received: a learning rate of 0. Load the model alone, leaving optimizer= out."
+            "Keras's momentum is scaled by the learning rate, so it cannot be converted at a rate "
+            "of 0. Received: a learning rate of 0. Load the model alone, leaving optimizer= out."
         )
     return -1.0 / rate if to_torch and rate else -rate
 

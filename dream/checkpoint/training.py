@@ -197,16 +197,16 @@ class TrainingCheckpoints:
         seen = bool(tracks) and all(isinstance(track, Track) for track in tracks)
         if not (seen and parts.optimizers):
             raise ConfigurationError(
-                "What saves a training by itself has to see its steps. Received: load without "
-                f"{'an optimizer' if seen else 'a loader of the block'}. Give load the model, the "
+                "Automatic saving has to see the training steps. Received: load without "
+                f"{'an optimizer' if seen else 'a loader of the block'}. Pass load the model, the "
                 "optimizer and the loader (data=); or a folder, and call save."
             )
         assert self._folder is not None
         if self._folder in _taken:
             raise ConfigurationError(
-                "One training of a job is saved by itself, and this is another, which would begin "
-                f"with the first one's weights. Received: load without a folder again, for "
-                f"{self._folder}. Give load, and save, a folder of its own."
+                "A job saves one training automatically, and this is a second one, which would "
+                "start from the first one's weights. Received: load without a folder again, for "
+                f"{self._folder}. Pass load and save a separate folder."
             )
         _taken.add(self._folder)
         self._parts, self._step, self._place = parts, step, step

@@ -163,8 +163,8 @@ def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
         store.await_store(timeout=timeout)
     except Missing as error:
         raise WorkerFailed(
-            f"Rank 0 did not come within {timeout:g} s: nothing answers at {store.endpoint}. "
-            f"Look at why it did not start, or raise {settings.STARTUP_SECONDS}."
+            f"Rank 0 did not check in within {timeout:g} s: nothing answers at {store.endpoint}. "
+            f"Find out why it did not start, or raise {settings.STARTUP_SECONDS}."
         ) from error
     store.put(key, value)
 
@@ -172,9 +172,9 @@ def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
 def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
     ranks = ", ".join(key.rpartition("/")[2] for key in keys)
     return WorkerFailed(
-        f"Of {cluster.world_size} ranks, these did not come within {timeout:g} s: {ranks}. "
-        f"Received by rank {cluster.rank} from {cluster.source}. Every rank must reach the block: "
-        f"look at what those do before it, or raise {settings.STARTUP_SECONDS}."
+        f"Of {cluster.world_size} ranks, these did not check in within {timeout:g} s: {ranks}. "
+        f"Received by rank {cluster.rank} from {cluster.source}. Every rank must enter the block: "
+        f"check what those ranks do before it, or raise {settings.STARTUP_SECONDS}."
     )
 
 

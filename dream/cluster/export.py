@@ -101,8 +101,8 @@ def _check_horovod_reaches(cluster: Cluster) -> None:
         socket.getaddrinfo(store.host, store.port, socket.AF_INET)
     except OSError as error:
         raise Unsupported(
-            "Horovod's core comes to the job's store by IPv4 alone. Received: the store at "
-            f"{store}. Give the first host by an IPv4 address (--master-addr), or use another "
+            "Horovod's core connects to the job's store over IPv4 only. Received: the store at "
+            f"{store}. Pass the first host's IPv4 address (--master-addr), or use another "
             "reduction: gloo in torch, grpc in TensorFlow."
         ) from error
 

@@ -138,9 +138,9 @@ class Launcher:
             return integer(environ, self.nodes, self.source, 1)
         if local_size > world_size or world_size % local_size:
             raise ConfigurationError(
-                f"Hosts must start equally many ranks. Received from {self.source}: "
-                f"{self.size}={world_size}, {self.local_size}={local_size}. Start as many on each "
-                "host."
+                f"Every host must start the same number of ranks. Received from {self.source}: "
+                f"{self.size}={world_size}, {self.local_size}={local_size}. Start the same number "
+                "on each host."
             )
         return world_size // local_size
 
@@ -177,8 +177,9 @@ class Launcher:
 
     def _no_host(self, nodes: int) -> str:
         raise ConfigurationError(
-            f"{self.source} does not tell rank 0's host. Received: {self.nodes or 'hosts'}="
-            f"{nodes}, MASTER_ADDR unset. Set MASTER_ADDR and MASTER_PORT on every rank."
+            f"{self.source} does not say which host rank 0 runs on. Received: "
+            f"{self.nodes or 'hosts'}={nodes}, MASTER_ADDR unset. Set MASTER_ADDR and MASTER_PORT "
+            "on every rank."
         )
 
     def _job(self, environ: Environ) -> list[str]:
@@ -208,8 +209,8 @@ class Launcher:
             return ()
         if (task.index, len(task.workers)) != (rank, world_size):
             raise ConfigurationError(
-                f"{self.source} and TF_CONFIG tell different places. Received: {self.rank}={rank} "
-                f"of {self.size}={world_size}, TF_CONFIG worker {task.index} of "
+                f"{self.source} and TF_CONFIG disagree about this process's rank. Received: "
+                f"{self.rank}={rank} of {self.size}={world_size}, TF_CONFIG worker {task.index} of "
                 f"{len(task.workers)}. Unset one of them."
             )
         return task.workers

@@ -230,9 +230,9 @@ def _refuse_copies(environ: Environ) -> None:
         return
     received = ", ".join(f"{name}={value}" for name, value in told.items())
     raise ConfigurationError(
-        "An unknown launcher has started this process, and its place among the others cannot be "
-        f"told: each would train a copy. Received: {received}. Set RANK, WORLD_SIZE, LOCAL_RANK, "
-        "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset these to train alone."
+        "An unknown launcher started this process, and its rank cannot be determined: each process "
+        f"would train a copy. Received: {received}. Set RANK, WORLD_SIZE, LOCAL_RANK, "
+        "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset these variables to train alone."
     )
 
 
@@ -246,9 +246,8 @@ def _say_of_a_pod(index: str) -> None:
     """Pods of an Indexed Job may be one training or many: nothing tells how many there are."""
     speak_as(0)  # a block does so only once it knows its place
     logger.info(
-        "This pod is number %s of an Indexed Job (JOB_COMPLETION_INDEX), and trains alone. "
-        "If its pods are the hosts of one training, start each by `dream run --nnodes K -n N "
-        "SCRIPT`.",
+        "This pod is number %s of an Indexed Job (JOB_COMPLETION_INDEX) and trains alone. If the "
+        "pods should train together, start each with `dream run --nnodes K -n N SCRIPT`.",
         index,
     )
 

@@ -58,9 +58,9 @@ class Platform:
         node = integer(environ, self.node, self.source) if environ.get(self.node) else None
         if node is None or node >= nodes:
             raise ConfigurationError(
-                f"{self.source} does not tell which host this is. Received: "
-                f"{self.nodes}={nodes}, {self.node}={environ.get(self.node)!r}. Correct its "
-                "environment, or give --nnodes and --node-rank."
+                f"{self.source} does not say which host this is. Received: {self.nodes}={nodes}, "
+                f"{self.node}={environ.get(self.node)!r}. Correct its environment, or pass "
+                "--nnodes and --node-rank."
             )
         host = self.first(environ) if self.first else environ.get(self.host)
         number = port(environ, self.port, self.source) if environ.get(self.port) else None
@@ -70,8 +70,8 @@ class Platform:
         found = re.fullmatch(r"(\d+):(\d+)", environ[self.nodes])
         if found and found[1] != found[2]:
             raise ConfigurationError(
-                f"A job's hosts are a fixed number. Received from {self.source}: "
-                f"{self.nodes}={environ[self.nodes]}. Say one number."
+                f"The number of hosts of a job must be fixed. Received from {self.source}: "
+                f"{self.nodes}={environ[self.nodes]}. Set it to one number."
             )
         fixed = {**environ, self.nodes: found[1]} if found else environ
         return integer(fixed, self.nodes, self.source, 1)
@@ -162,7 +162,8 @@ def _loaded(environ: Environ, name: str, source: str) -> Any:
         return json.loads(environ[name])
     except ValueError as error:
         raise ConfigurationError(
-            f"{name} is no JSON. Received from {source}: {environ[name]!r}. Correct or unset it."
+            f"{name} is not valid JSON. Received from {source}: {environ[name]!r}. Correct or "
+            "unset it."
         ) from error
 
 
@@ -175,7 +176,7 @@ def sagemaker(environ: Environ) -> NodePlace | None:
     hosts, own = sorted(map(str, told.get("hosts") or [])), told.get("current_host")
     if own not in hosts:
         raise ConfigurationError(
-            f"{source} does not tell which host this is. Received: current host {own!r}, hosts "
+            f"{source} does not say which host this is. Received: current host {own!r}, hosts "
             f"{hosts}. Correct its environment."
         )
     gpus = environ.get("SM_NUM_GPUS", "")
@@ -218,8 +219,8 @@ def vertex(environ: Environ) -> NodePlace | None:
         ) from error
     if kind not in ("workerpool0", "workerpool1"):
         raise ConfigurationError(
-            f"This host takes no part in training. Received from {source}: task {kind} {index}. "
-            "Start the script in the pools workerpool0 and workerpool1 alone."
+            f"This host has no role in training. Received from {source}: task {kind} {index}. "
+            "Start the script only in the pools workerpool0 and workerpool1."
         )
     host, _, number = str(first[0]).rpartition(":")
     node = index + (kind == "workerpool1")
@@ -255,9 +256,9 @@ def refuse_one_of_hosts(place: NodePlace | None) -> None:
     if place is None or place.nodes == 1:
         return
     raise ConfigurationError(
-        f"{place.source} starts one process on each host, and the host's ranks are still to be "
-        f"started. Received: host {place.node} of {place.nodes}. Start `dream run SCRIPT` in place "
-        "of `python SCRIPT`."
+        f"{place.source} starts only one process on each host, so the host's ranks are not running "
+        f"yet. Received: host {place.node} of {place.nodes}. Launch `dream run SCRIPT` instead of "
+        "`python SCRIPT`."
     )
 
 

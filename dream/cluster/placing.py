@@ -55,7 +55,7 @@ def _numbers(ranges: str, text: str) -> Iterator[str]:
 
 def _no_list(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f"This is no list of hosts. Received: {text!r}. Write it like node[01-04,7],other."
+        f"This is not a valid list of hosts. Received: {text!r}. Write it like node[01-04,7],other."
     )
 
 
@@ -66,8 +66,8 @@ def counts_of(text: str, name: str) -> list[int]:
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if found is None:
             raise ConfigurationError(
-                f"{name} is no list of tasks. Received: {name}={text!r}. Correct it, or start with "
-                "`dream run`."
+                f"{name} is not a valid list of tasks. Received: {name}={text!r}. Correct it, or "
+                "start with `dream run`."
             )
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
@@ -80,8 +80,9 @@ def slurm_spot(row: Launcher, environ: Environ, rank: int, world_size: int) -> S
     node = integer(environ, row.node, row.source)
     if node >= len(counts) or sum(counts) != world_size:
         raise ConfigurationError(
-            f"{row.source} tells two different steps. Received: task {rank} of {world_size}, "
-            f"{row.node}={node}, {_TASKS}={environ[_TASKS]}. Start the script by srun itself."
+            f"{row.source} describes two different job steps. Received: task {rank} of "
+            f"{world_size}, {row.node}={node}, {_TASKS}={environ[_TASKS]}. Start the script "
+            "directly with srun."
         )
     local = integer(environ, row.local_rank, row.source)
     return _asked(local, counts[node], node, len(counts), f"node {node}")
@@ -172,9 +173,9 @@ def layout_of(told: Sequence[tuple[str, int]], source: str) -> tuple[int, ...]:
         locals_ = sorted(local for name, local in told if name == host)
         if locals_ != list(range(len(locals_))):
             raise ConfigurationError(
-                "Ranks of several hosts give one name for them, so that nothing tells who is where."
-                f" Received from {source}: local ranks {', '.join(map(str, locals_))} on {host}. "
-                "Give hosts (or containers) names of their own."
+                "Several hosts have the same host name, so it is unclear which ranks share a host. "
+                f"Received from {source}: local ranks {', '.join(map(str, locals_))} on {host}. "
+                "Give each host (or container) a unique host name."
             )
     return tuple(map(hosts.index, names))
 

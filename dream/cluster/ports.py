@@ -89,7 +89,7 @@ def endpoint(text: str, what: str) -> Endpoint:
     host, colon, number = text.rpartition(":")
     if not colon or not host or not number.isdigit() or not 0 < int(number) <= LARGEST_PORT:
         raise ConfigurationError(
-            f"{what} holds no host:port. Received: {text!r}. Write it like 10.0.0.1:2222."
+            f"{what} contains no host:port. Received: {text!r}. Write it like 10.0.0.1:2222."
         )
     return Endpoint(host.strip("[]"), int(number))
 
@@ -108,8 +108,8 @@ class PortRange:
         fit = len(ends) == 2 and all(end.isdecimal() for end in ends)
         if not fit or not 0 < int(ends[0]) <= int(ends[1]) <= LARGEST_PORT:
             raise ConfigurationError(
-                f"{source} is no range of ports. Received: {text!r}. Write LOW-HIGH, both from 1 "
-                f"to {LARGEST_PORT}, like 40000-40099."
+                f"{source} is not a valid port range. Received: {text!r}. Write LOW-HIGH, both "
+                f"from 1 to {LARGEST_PORT}, like 40000-40099."
             )
         return cls(int(ends[0]), int(ends[1]))
 
@@ -137,8 +137,8 @@ def used_up(within: PortRange | None = None) -> ConfigurationError:
     """Make the error of a listener that finds no port. within: else DREAM_PORT_RANGE."""
     return ConfigurationError(
         f"No port is free to listen on. Received: {settings.PORT_RANGE}={within or port_range()}. "
-        "Give a wider range: a rank takes a handful, and one more for each group of ranks. A port "
-        "is free again a minute after the job that used it."
+        "Set a wider range: a rank needs a handful, plus one per group of ranks. A port is free "
+        "again a minute after the job that used it ends."
     )
 
 

@@ -134,9 +134,9 @@ class Rendezvous:
             return body if status == b"200" else None
         if status == b"403":
             raise ConfigurationError(
-                f"The rendezvous refused the token. Received: {self.endpoint}, "
-                f"{settings.TOKEN} of {len(self._token)} letters. Set the same {settings.TOKEN} on "
-                "every host; if another job holds the port, take another."
+                f"The rendezvous refused the token. Received: {self.endpoint}, {settings.TOKEN} of "
+                f"{len(self._token)} letters. Set the same {settings.TOKEN} on every host; if "
+                "another job is using the port, choose another."
             )
         raise ConnectionError(f"no answer from the rendezvous at {self.endpoint}")
 
@@ -145,9 +145,9 @@ class Rendezvous:
         wanted = proof_of_answer(word, self._token.encode(), status, body)
         if shown is None or not same(shown[1].decode("latin-1"), wanted):
             raise ConfigurationError(
-                "What answers there is not this job's rendezvous: it does not know the token. "
-                f"Received: {self.endpoint}. Another process holds the port: find out whose, or "
-                f"take another port by {settings.RENDEZVOUS_PORT}."
+                "The process that answers is not this job's rendezvous: it does not know the "
+                f"token. Received: {self.endpoint}. Another process is using the port: find out "
+                f"which, or choose another port with {settings.RENDEZVOUS_PORT}."
             )
 
 
@@ -161,8 +161,8 @@ class Missing(WorkerFailed):
 
     def __init__(self, keys: list[str], timeout: float, endpoint: Endpoint) -> None:
         super().__init__(
-            f"Ranks did not come within {timeout:g} s. Received nothing at {endpoint} for: "
-            f"{', '.join(keys)}. Look at why they did not start, or raise "
+            f"Ranks did not check in within {timeout:g} s. Received nothing at {endpoint} for: "
+            f"{', '.join(keys)}. Find out why they did not start, or raise "
             f"{settings.STARTUP_SECONDS}."
         )
         self.keys = keys
@@ -172,7 +172,7 @@ def rendezvous(cluster: Cluster) -> Rendezvous:
     """Return the job's store; served by this process where its launcher serves none."""
     if cluster.rendezvous is None:
         raise ConfigurationError(
-            f"A process on its own has no rendezvous. Received from {cluster.source}: world size "
+            f"A single process has no rendezvous. Received from {cluster.source}: world size "
             f"{cluster.world_size}. Start it with `dream run -n 2`."
         )
     if cluster.serves_rendezvous:

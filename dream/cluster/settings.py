@@ -212,7 +212,7 @@ def require(
         told = [name for name in dict.fromkeys(names + shown) if environ.get(name)]
         there = ", ".join(f"{name}={environ[name]!r}" for name in told)
         raise ConfigurationError(
-            f"{source}'s variables are half set: {', '.join(missing)} missing. Received: "
+            f"{source}'s variables are incomplete: {', '.join(missing)} missing. Received: "
             f"{there or 'none of them'}. Set them all, or unset them to run alone."
         )
 
@@ -236,7 +236,7 @@ def port(environ: Mapping[str, str], name: str, source: str) -> int:
     value = integer(environ, name, source, minimum=1)
     if value > LARGEST_PORT:
         raise ConfigurationError(
-            f"{name} is no port. Received from {source}: {name}={environ[name]!r}. "
-            f"Give a number from 1 to {LARGEST_PORT}."
+            f"{name} is not a valid port. Received from {source}: {name}={environ[name]!r}. Use a "
+            f"number from 1 to {LARGEST_PORT}."
         )
     return value

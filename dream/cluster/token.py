@@ -44,7 +44,7 @@ def token_of(
     secret = environ.get(_LAUNCHERS, "").encode()
     if len(secret) < _SHORTEST:
         if not one_host and not at_home:
-            raise _wanted(f"{source} carries no secret from host to host", "none")
+            raise _wanted(f"{source} does not pass a secret from host to host", "none")
         secret = users_secret(environ) if one_host else home_secret(environ)
     import hmac  # on use: `dream run` does without its import
 
@@ -54,15 +54,15 @@ def token_of(
 def checked(token: str) -> str:
     """Return DREAM_TOKEN as the user set it. ConfigurationError where it is missing or unfit."""
     if not token:
-        raise _wanted("Several hosts have nothing else in common", "none")
+        raise _wanted("Several hosts share nothing that could serve as a secret", "none")
     if not _FIT.fullmatch(token):
-        raise _wanted("It is the word that keeps strangers out", "an unfit one")
+        raise _wanted("It keeps other users and jobs out", "an unfit one")
     return token
 
 
 def _wanted(why: str, received: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{why}, so the ranks need one common {settings.TOKEN}: a secret of at least 8 letters, "
+        f"{why}, so all ranks need the same {settings.TOKEN}: a secret of at least 8 letters, "
         f"digits, - or _. Received: {received}. On every host: export "
         f"{settings.TOKEN}={os.urandom(16).hex()}"
     )
@@ -173,8 +173,8 @@ def _is_ours(facts: os.stat_result) -> bool:
 
 def _unusable(path: str, why: str | None) -> ConfigurationError:
     return ConfigurationError(
-        f"There is no place for a secret that strangers cannot read. Received: {path} ({why}). "
-        f"Remove it, or give every rank a common secret: export "
+        f"There is no place to keep a secret that other users cannot read. Received: {path} "
+        f"({why}). Remove it, or give every rank the same secret: export "
         f"{settings.TOKEN}={os.urandom(16).hex()}"
     )
 

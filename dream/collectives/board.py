@@ -106,8 +106,8 @@ def absence(call: Call, absent: Mapping[int, str], seconds: float) -> Desynchron
 def departure(rank: int, doing: str) -> WorkerFailed:
     """A rank that is gone."""
     return WorkerFailed(
-        f"Rank {rank} is gone. Received: its process ended while the others were in {doing}. "
-        "Look at that rank's own message.",
+        f"Rank {rank} is gone. Received: its process ended while the others were in {doing}. See "
+        "that rank's own error message.",
         rank=rank,
     )
 

@@ -131,17 +131,16 @@ class Links:
 
     def gone(self, rank: int) -> DreamError:
         return WorkerFailed(
-            f"Rank {rank} is gone. Received: its connection to rank {self._place.rank} closed. "
-            "Look at that rank's own message.",
+            f"Rank {rank} is gone. Received: its connection to rank {self._place.rank} closed. See "
+            "that rank's own error message.",
             rank=rank,
         )
 
     def late(self, rank: int, what: str) -> DreamError:
         known = [f"it has not {what} within {self._seconds:g} s", *stall.give_up([rank])]
         return Desynchronized(
-            f"Rank {rank} did not come. Received: {'; '.join(known)}. Make every send and receive "
-            "with its counterpart; where the rank is only slow, raise "
-            f"{cluster.STALL_SECONDS}."
+            f"Rank {rank} did not come. Received: {'; '.join(known)}. Match every send with a "
+            f"receive; if the rank is only slow, raise {cluster.STALL_SECONDS}."
         )
 
     def _outgoing(self, to: int, channel: str) -> socket.socket:

@@ -42,7 +42,7 @@ def scatter(communicator: Communicator, values: Sequence[object] | None, root: i
     if communicator.rank == root:
         if values is None or len(values) != size:
             raise ConfigurationError(
-                "Root scatters one value to each rank. Received: "
+                "scatter needs one value per rank on the root. Received: "
                 f"{'none' if values is None else len(values)}, world size {size}."
             )
         parts = [_pack(value) for value in values]

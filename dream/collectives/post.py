@@ -125,6 +125,6 @@ class Post:
         self._members.check(rank, what)
         if rank == self._members.rank:
             raise ConfigurationError(
-                f"A rank has nothing to send to itself. Received: {what}={rank} on rank {rank}."
+                f"A rank cannot send to itself. Received: {what}={rank} on rank {rank}."
             )
         return rank

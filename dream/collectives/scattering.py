@@ -57,8 +57,8 @@ def _as_like(
 ) -> tuple[str, list[Length]]:
     if like is None:
         raise ConfigurationError(
-            "Inside a tf.function scatter must know what comes. Received: no like=. Give a tensor "
-            "of the dtype and shape of this rank's part, on every rank."
+            "Inside a tf.function scatter must know the dtype and shape of its part. Received: no "
+            "like=. Give a tensor of the dtype and shape of this rank's part, on every rank."
         )
     value = tensors.take(like)
     dtype = tensors.dtype(value)
@@ -72,13 +72,13 @@ def check_parts(tensors: Tensors, parts: Sequence[Native], size: int) -> None:
     """Refuse parts that are not one for each rank, alike but for their rows."""
     if len(parts) != size:
         raise ConfigurationError(
-            f"One part goes to each rank. Received: {len(parts)} parts, world size {size}."
+            f"scatter needs one part per rank. Received: {len(parts)} parts, world size {size}."
         )
     kinds = {f"{tensors.dtype(part)} {_but_rows(tensors.shape(part))}" for part in parts}
     if len(kinds) > 1:
         raise ConfigurationError(
-            "Parts must be alike but for dim 0. Received: "
-            f"{', '.join(sorted(kinds))}. Give them one dtype and the same other dims."
+            f"Parts may differ only in dim 0. Received: {', '.join(sorted(kinds))}. Give them one "
+            "dtype and the same other dims."
         )
 
 
@@ -92,13 +92,13 @@ def cut(tensors: Tensors, x: Native, splits: Sequence[int] | None, size: int) ->
     if splits is None:
         if isinstance(rows, int) and rows % size:
             raise ConfigurationError(
-                f"{rows} rows do not go evenly to {size} ranks. Received: no splits. Give "
-                f"splits=, {size} numbers of rows."
+                f"{rows} rows cannot be divided evenly among {size} ranks. Received: no splits. "
+                f"Pass splits=, {size} numbers of rows."
             )
         return tensors.cut(x, [rows // size] * size)
     if len(splits) != size or (isinstance(rows, int) and sum(splits) != rows):
         raise ConfigurationError(
-            "splits is a number of rows for each rank. Received: "
-            f"{list(splits)} for {rows} rows and world size {size}."
+            f"splits= must give a number of rows for each rank. Received: {list(splits)} for "
+            f"{rows} rows and world size {size}."
         )
     return tensors.cut(x, splits)

@@ -37,7 +37,7 @@ def carried(op: Op, dtype: str) -> str:
     """The dtype in which `op` is done; `Unsupported` where there is no such thing."""
     if dtype not in CARRIED:
         raise Unsupported(
-            f"This dtype is not added up between ranks. Received: op={op!r}, {dtype}. Cast it to "
+            f"This dtype cannot be reduced across ranks. Received: op={op!r}, {dtype}. Cast it to "
             f"one of: {', '.join(CARRIED)}."
         )
     if _meaningless(op, dtype):
@@ -60,7 +60,7 @@ def check_moves(dtype: str) -> None:
     """`Unsupported` where a dtype cannot go from rank to rank."""
     if dtype not in SIZES:
         raise Unsupported(
-            f"This dtype does not travel between ranks. Received: {dtype}. Cast it to one of: "
+            f"This dtype cannot be sent between ranks. Received: {dtype}. Cast it to one of: "
             f"{', '.join(SIZES)}."
         )
 
@@ -174,7 +174,7 @@ class Tensors(ABC):
         """Raise where what cannot be written down is called in a graph."""
         if self.in_graph():
             raise Unsupported(
-                f"This runs outside tf.function only. Received: {what} inside one. Call it "
+                f"This works only outside tf.function. Received: {what} inside one. Call it "
                 "eagerly, or use a collective: all of them run inside."
             )
 

@@ -31,9 +31,10 @@ def check_data(said: Sequence[object], what: str = "") -> None:
     """
     if len(set(said)) > 1:
         raise Desynchronized(
-            "The ranks' data differ: the same index gives another sample, or the lengths are "
-            f"others. Received: {what and f'{what}: '}{unlike(said)}. Seed what splits or orders "
-            "the data (sets of strings have no order), and read the same files on every rank."
+            "The ranks' data differ: the same index gives different samples, or the lengths "
+            f"differ. Received: {what and f'{what}: '}{unlike(said)}. Seed whatever splits or "
+            "orders the data (iterating a set of strings has no fixed order), and read the same "
+            "files on every rank."
         )
 
 
@@ -41,8 +42,9 @@ def other_batches(said: Sequence[int]) -> Desynchronized:
     """Make the error of ranks that read other batches. said: a digest of each rank's, if known."""
     return Desynchronized(
         f"The ranks read different batches from the same source. Received: {unlike(said)}, by a "
-        "digest of a batch. Seed what draws or shuffles the data (sets of strings have no order), "
-        "and read the same files, so that every rank sees the same global batches."
+        "digest of a batch. Seed whatever draws or shuffles the data (iterating a set of strings "
+        "has no fixed order), and read the same files, so that every rank sees the same global "
+        "batches."
     )
 
 
@@ -53,9 +55,9 @@ def of_one_place(said: Sequence[tuple[str, Any]]) -> list[Any]:
     if len(set(places)) > 1:
         each = ", ".join(f"rank {rank} {place}" for rank, place in enumerate(places))
         raise Desynchronized(
-            "The ranks have come to different places of training, as where the data of one end "
-            f"before another's. Received: {each}. Give every rank the same number of batches, and "
-            "have no callback stop training or evaluate on one rank alone."
+            "The ranks are at different points of the training, for example because one rank's "
+            f"data ended earlier. Received: {each}. Give every rank the same number of batches, "
+            "and let no callback stop training or evaluate on a single rank."
         )
     return [value for _, value in said]
 

@@ -82,9 +82,9 @@ class Division:
         numbers = all(type(each) is int and each > 0 for each in shares)
         if len(shares) != parts or not numbers:
             raise ConfigurationError(
-                "Shares are whole numbers from 1, one a replica, in whose proportion each batch is "
-                f"divided. Received: shares={list(shares)!r} for {parts} replicas. Give as many, "
-                f"as in shares={[3] + [1] * (parts - 1)}."
+                "shares= takes one whole number of at least 1 per replica; each batch is divided "
+                f"in that proportion. Received: shares={list(shares)!r} for {parts} replicas. Pass "
+                f"one per replica, as in shares={[3] + [1] * (parts - 1)}."
             )
         return cls(parts, tuple(shares) if len(set(shares)) > 1 else None)
 
@@ -121,9 +121,10 @@ class Division:
         empty = [part for part in range(self.parts) if not self.rows(batch_size, part)]
         if empty:
             raise ConfigurationError(
-                "The batch size is the global one and must give every replica a sample. Received: "
-                f"batch_size={batch_size}, of which shares={list(self.weights or ())} leave none "
-                f"for rank {empty[0]}. Use a larger batch, or shares that differ less."
+                "batch_size is the global batch size and must give every replica at least one "
+                f"sample. Received: batch_size={batch_size}, of which "
+                f"shares={list(self.weights or ())} leave none for rank {empty[0]}. Use a larger "
+                "batch, or shares that differ less."
             )
 
 
@@ -173,9 +174,9 @@ def check_batch_size(batch_size: int, parts: int) -> None:
     """A global batch must have a sample for every replica (a short last one need not)."""
     if batch_size < parts:
         raise ConfigurationError(
-            "The batch size is the global one and must give every replica a sample. Received: "
-            f"batch_size={batch_size}, replicas={parts}. Use batch_size={parts} or more, or fewer "
-            "replicas."
+            "batch_size is the global batch size and must give every replica at least one sample. "
+            f"Received: batch_size={batch_size}, replicas={parts}. Use batch_size={parts} or more, "
+            "or fewer replicas."
         )
 
 
@@ -184,8 +185,9 @@ def rows_of_all(tensors: tuple[Any, ...]) -> int:
     rows = {len(x) if getattr(x, "shape", (0,)) else 0 for x in tensors}
     if len(rows) != 1 or 0 in rows:
         raise ConfigurationError(
-            "A batch is shared by rows, so its tensors have as many. Received: "
-            f"share() of tensors of {sorted(rows)} rows. Give tensors of one batch, whole."
+            "A batch is split by rows, so all its tensors must have the same number of rows. "
+            f"Received: share() of tensors of {sorted(rows)} rows. Pass the tensors of one whole "
+            "batch."
         )
     return rows.pop()
 
@@ -194,7 +196,7 @@ def split(batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """A batch is the model's inputs and then the target."""
     if len(batch) < 2:
         raise ConfigurationError(
-            f"A batch is the model's inputs and then the target. Received: {len(batch)} parts. "
-            "Call step(x, y), or step(*batch)."
+            f"A batch must be the model's inputs followed by the target. Received: {len(batch)} "
+            "parts. Call step(x, y), or step(*batch)."
         )
     return batch[:-1], batch[-1]

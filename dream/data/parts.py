@@ -35,8 +35,8 @@ def check(options: Mapping[str, object]) -> None:
     """Refuse what parts have no room for. options: a strategy's, each with its value."""
     if options.get("input") == "sharded" and options.get("shares", "equal") != "equal":
         raise ConfigurationError(
-            "What a rank reads is its share. Received: input='sharded' with "
-            f"shares={options['shares']!r}. Leave one of them out."
+            "With sharded input, what a rank reads is its share. Received: input='sharded' with "
+            f"shares={options['shares']!r}. Remove one of them."
         )
 
 

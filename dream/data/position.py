@@ -46,15 +46,15 @@ class Position:
         missing = [name for name in (*names, *facts) if name not in state]
         if missing:
             raise ConfigurationError(
-                "This is no state of such data. Received: a dict without "
-                f"{', '.join(map(repr, missing))}. Give what state_dict() gave."
+                "This is not a state of this kind of data. Received: a dict without "
+                f"{', '.join(map(repr, missing))}. Pass what state_dict() returned."
             )
         other = {name: state[name] for name, own in facts.items() if state[name] != own}
         if other:
             raise ConfigurationError(
-                "This state is of other data, so samples would be left out or come twice. "
-                f"Received: {_told(other)} in the state, {_told(facts, other)} here. Read the "
-                "same data with the same options."
+                "This state belongs to different data, so samples would be skipped or repeated. "
+                f"Received: {_told(other)} in the state, {_told(facts, other)} here. Read the same "
+                "data with the same options."
             )
         return cls(**{name: int(state[name]) for name in names})
 
@@ -71,10 +71,10 @@ def check_read_again(found: int, position: Position) -> None:
     """
     if found != position.digest:
         raise ConfigurationError(
-            "The data comes in another order than when its state was kept, so samples would be "
-            f"left out or come twice. Received: digest {found} of the first {position.batches} "
-            f"batches, {position.digest} in the state. Seed what draws or shuffles them, or leave "
-            "the order to shuffle=True."
+            "The data is in a different order than when its state was saved, so samples would be "
+            f"skipped or repeated. Received: digest {found} of the first {position.batches} "
+            f"batches, {position.digest} in the state. Seed whatever draws or shuffles them, or "
+            "let shuffle=True choose the order."
         )
 
 
@@ -82,8 +82,8 @@ def check_long_enough(read: int, position: Position) -> None:
     """Whether as many batches as were handed out before could be left out."""
     if read < position.batches:
         raise ConfigurationError(
-            "The data has ended before the place where its state was kept. Received: "
-            f"{read} batches, {position.batches} in the state. Read the same data."
+            f"The data ended before the position at which its state was saved. Received: {read} "
+            f"batches, {position.batches} in the state. Read the same data."
         )
 
 

@@ -97,8 +97,8 @@ def load_into(data: Any, state: Mapping[str, Any]) -> None:
         return
     if data.keys() != state.keys():
         raise ConfigurationError(
-            f"This state is of other loaders. Received: {sorted(state)} in it, {sorted(data)} "
-            "here. Give those that it was kept of, by the same names."
+            f"This state belongs to other loaders. Received: {sorted(state)} in it, {sorted(data)} "
+            "here. Pass the loaders it was saved from, under the same names."
         )
     for name, each in data.items():
         track_of(each).load(state[name])
@@ -108,8 +108,8 @@ def track_of(item: Any) -> Tracked:
     found = found_in(item)
     if found is None:
         raise ConfigurationError(
-            "It is not known where training stands in this. Received: "
-            f"{type(item).__name__}. Give a DataLoader of the block, a dataset from "
-            "strategy.prepare, or a Keras model that fit trains."
+            "The training position in this object cannot be tracked. Received: "
+            f"{type(item).__name__}. Pass a DataLoader made in the block, a dataset from "
+            "strategy.prepare, or a Keras model trained by fit."
         )
     return found

@@ -56,9 +56,9 @@ def _await(store: PatientStore, key: str) -> None:
     while (said := store.find(key)) is None:
         if time.monotonic() > limit:
             raise WorkerFailed(
-                "Rank 0 did not come through `rank_zero_first`. Received: nothing in "
-                f"{cluster.stall_seconds():g} s. Call it on every rank, as often on each; "
-                "DREAM_STALL_SECONDS says how long a rank waits.",
+                "Rank 0 did not finish `rank_zero_first`. Received: nothing in "
+                f"{cluster.stall_seconds():g} s. Call it on every rank, the same number of times; "
+                "DREAM_STALL_SECONDS sets how long a rank waits.",
                 rank=0,
             )
         time.sleep(wait)
@@ -66,7 +66,7 @@ def _await(store: PatientStore, key: str) -> None:
     if said != _DONE:
         raise WorkerFailed(
             "Rank 0 failed in the body of `rank_zero_first`, so no other rank runs it. Received: "
-            f"{said.removeprefix(_FAILED).decode()}. Its own traceback says where.",
+            f"{said.removeprefix(_FAILED).decode()}. See rank 0's traceback.",
             rank=0,
         )
 

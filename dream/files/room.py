@@ -32,9 +32,9 @@ def check_room(folder: Path, size: int) -> None:
     free = min(disk.f_bavail * disk.f_frsize, _free_memory(), _free_of_group()) // _SHARE
     if size > free:
         raise DreamError(
-            f"There is no room in memory. Received: {folder}, {size >> 20} MB to write, and "
-            f"{free >> 20} MB that may be taken. Give the job or its container more memory or a "
-            "larger /dev/shm."
+            f"There is not enough memory. Received: {folder}, {size >> 20} MB to write, and "
+            f"{free >> 20} MB available. Give the job or its container more memory or a larger "
+            "/dev/shm."
         )
 
 

@@ -55,8 +55,8 @@ class Runs:
         wandb = sys.modules[_WANDB]
         if getattr(wandb, "run", None) is not None:
             logger.warning(
-                "wandb.init was called before the block, so every rank has a run of its own: call "
-                "it in the block, or on rank 0 alone"
+                "wandb.init was called before the block, so every rank has its own run: call it in "
+                "the block, or only on rank 0"
             )
         init = wandb.init
 
@@ -72,8 +72,8 @@ def _set_mlflow_aside() -> None:
     """Once a process, for good."""
     if sys.modules[_MLFLOW].active_run() is not None:
         logger.warning(
-            "mlflow.start_run was called before the block, so every rank has a run of its own, of "
-            "which rank 0's alone goes on: call it in the block, or on rank 0 alone"
+            "mlflow.start_run was called before the block, so every rank has its own run, and only "
+            "rank 0's continues: call it in the block, or only on rank 0"
         )
     folder = tempfile.TemporaryDirectory(prefix="dream-mlflow-")
     for home, registry, files in _STORES:

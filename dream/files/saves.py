@@ -196,8 +196,8 @@ class Other(SavedPaths):
             if word in self._own or not resolved(path).exists():
                 return True
             logger.warning(
-                "rank %d: rank 0 has left, so whose file %s is cannot be known: what is there "
-                "stays",
+                "rank %d: rank 0 has exited, so it is unknown which rank wrote %s: the file is "
+                "left as it is",
                 self._rank,
                 path,
             )
@@ -255,17 +255,17 @@ def _begun_and_over(store: PatientStore, word: str) -> tuple[int, int]:
 
 def _late(path: Named, wanted: int, over: int, seconds: float) -> WorkerFailed:
     return WorkerFailed(
-        f"Rank 0 has not saved the file that this rank is to read. Received: {path}, saved "
+        f"Rank 0 has not saved the file that this rank wants to read. Received: {path}, saved "
         f"{wanted} times by this rank's script and {over} times by rank 0's within {seconds:g} s. "
-        "Save it on rank 0 as often as on the other ranks, or on rank 0 alone (`if rank == 0:`), "
-        f"or raise {cluster.STALL_SECONDS}.",
+        "Save it on rank 0 as often as on the other ranks, or only on rank 0 (`if rank == 0:`), or "
+        f"raise {cluster.STALL_SECONDS}.",
         rank=0,
     )
 
 
 def _stuck(path: Named, rank: int, seconds: float) -> WorkerFailed:
     return WorkerFailed(
-        f"Rank {rank} was about to put its file in the place of rank 0's, and has not done so for "
-        f"{seconds:g} s. Received: {path}. Look at what holds that rank up.",
+        f"Rank {rank} was about to replace rank 0's file with its own, and has not finished for "
+        f"{seconds:g} s. Received: {path}. Find out what is blocking that rank.",
         rank=rank,
     )

@@ -52,8 +52,8 @@ class PatientStore:
                 if refused or time.monotonic() > began + patience:
                     raise WorkerFailed(
                         "Rank 0, or the launcher, is gone: the job's store does not answer. "
-                        f"Received: {error}. Ranks tell one another there which files they save: "
-                        "look at why it left.",
+                        f"Received: {error}. Ranks use it to coordinate which files they save: "
+                        "find out why it exited.",
                         rank=0,
                     ) from error
             time.sleep(_WAIT)

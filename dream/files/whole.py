@@ -71,8 +71,8 @@ def write_json(path: Path, figures: Mapping[str, Any]) -> None:
         write_whole(path, lambda file: file.write(text.encode()))
     except OSError as error:
         raise DreamError(
-            f"The figures could not be written. Received: {path} ({error.strerror}). Make room, or "
-            "name another file."
+            f"The figures could not be written. Received: {path} ({error.strerror}). Free some "
+            "space, or choose another file."
         ) from error
 
 
@@ -110,8 +110,8 @@ def check_output(option: str, path: Path | None) -> None:
     why = _obstacle(path)
     if why is not None:
         raise ConfigurationError(
-            f"No file can be written there. Received: {option} {path}{why}. Make its folder "
-            "first, or name another file."
+            f"A file cannot be written there. Received: {option} {path}{why}. Create its folder "
+            "first, or choose another file."
         )
 
 
@@ -196,9 +196,9 @@ def _no_room_told(place: Path) -> Iterator[None]:
         disk = shutil.disk_usage(place.parent)
         raise OSError(
             number,
-            f"{os.strerror(number)}. The file was not written, and what was there before is as it "
-            f"was. Received: a disk of {disk.total >> 20} MB with {disk.free >> 20} MB free at "
-            f"{_mount_of(place.parent)}. Make room, or name another disk",
+            f"{os.strerror(number)}. The file was not written; an existing file is unchanged. "
+            f"Received: a disk of {disk.total >> 20} MB with {disk.free >> 20} MB free at "
+            f"{_mount_of(place.parent)}. Free some space, or choose another disk",
             str(place),
         ) from error
 

@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
 
         if isinstance(given.n, tuple) or isinstance(given.nnodes, tuple):
             raise ConfigurationError(
-                "MIN:MAX is for `dream run` on each host. Received: "
-                f"-n {given.n}, --nnodes {given.nnodes}, and --on or --hosts. Give one number."
+                "MIN:MAX works only when `dream run` is started on each host. Received: -n "
+                f"{given.n}, --nnodes {given.nnodes}, and --on or --hosts. Pass one number."
             )
         refuse_nested(os.environ, 1)
         if given.on != "kubernetes":  # whose image has it
@@ -57,9 +57,9 @@ def main(argv: Sequence[str]) -> int:
     wanted = _job(given)
     if wanted.strategy and not imports_dream(["", *wanted.command]):
         SCREEN.say(
-            f"{given.target} does not import dream, nor do the modules beside it: it opens no "
-            f"strategy, so --strategy {wanted.strategy} is not taken, and each rank runs all of it "
-            "by itself. Put what trains in `with dream.strategy():`."
+            f"{given.target} does not import dream, nor do the modules beside it. It opens no "
+            f"strategy, so --strategy {wanted.strategy} has no effect and each rank runs the whole "
+            "script on its own. Put the training in `with dream.strategy():`."
         )
     return run_command(wanted)
 
@@ -111,9 +111,9 @@ def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
         place = pod_of(environ, given.nnodes)
     if place is None and not counted and environ.get(INDEX):
         raise ConfigurationError(
-            "The pods of an Indexed Job may be the hosts of one training, or each train alone, and "
-            f"nothing says which. Received: {INDEX}={environ[INDEX]}, no --nnodes. Give --nnodes "
-            "K, the number of pods; or --nnodes 1."
+            "The pods of an Indexed Job may train together or each on its own, and nothing says "
+            f"which. Received: {INDEX}={environ[INDEX]}, no --nnodes. Pass --nnodes K, the number "
+            "of pods; or --nnodes 1."
         )
     if place is None:
         nodes = 1 if given.nnodes is None else _most(given.nnodes)
@@ -125,8 +125,8 @@ def _hosts(given: argparse.Namespace, environ: Mapping[str, str]) -> NodePlace:
     )
     if place.master_addr is None:
         raise ConfigurationError(
-            f"{place.source} does not tell the first host's address. Received: host {place.node} "
-            f"of {place.nodes}. Give --nnodes, --node-rank and --master-addr."
+            f"{place.source} does not give the first host's address. Received: host {place.node} "
+            f"of {place.nodes}. Pass --nnodes, --node-rank and --master-addr."
         )
     SCREEN.say(f"Host {place.node} of {place.nodes}, as {place.source} says.")
     return place
@@ -137,8 +137,8 @@ def _ranks_here(hosts: NodePlace) -> int:
     number = hosts.ranks or gpus_here()
     if not number:
         raise ConfigurationError(
-            "How many ranks this host starts is not known. Received: no -n, no GPU. Give it: "
-            "dream run -n N SCRIPT."
+            "The number of ranks to start on this host is unknown. Received: no -n, no GPU. Set "
+            "it: dream run -n N SCRIPT."
         )
     return number
 
@@ -256,10 +256,10 @@ def refuse_nested(environ: Mapping[str, str], nnodes: int) -> None:
 
 def _nested(received: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        "`dream run` was started by another launcher, in each of its processes: each would start a "
-        f"job of its own, and they would train copies. Received: {received}. Have that launcher "
-        "start the script itself, which finds its place; or for one `dream run` a host, give "
-        f"--nnodes and --node-rank. If no launcher is there, unset {name}."
+        "Another launcher started `dream run` in each of its processes: each would start a "
+        f"separate job and train its own copy. Received: {received}. Have that launcher start the "
+        "script directly, which detects its rank; or for one `dream run` per host, pass --nnodes "
+        f"and --node-rank. If there is no launcher, unset {name}."
     )
 
 
@@ -273,8 +273,8 @@ def _say_unread_input() -> None:
             waiting = stat.S_ISFIFO(found.st_mode) and _held(0) > 0
         if waiting:
             SCREEN.say(
-                "What is on standard input does not reach the ranks, which find it empty. Give the "
-                "script a file's name instead."
+                "Standard input is not forwarded to the ranks, which see it empty. Pass the script "
+                "a file name instead."
             )
 
 
@@ -296,8 +296,8 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
         return ("module", target, *arguments)
     if not is_file(Path(target)):
         raise ConfigurationError(
-            f"No such script. Received: {target!r} in {Path.cwd()}. Give the path of a Python "
-            "file, or -m and a module."
+            f"No such script. Received: {target!r} in {Path.cwd()}. Pass the path of a "
+            "Python file, or -m and a module."
         )
     return ("script", target, *arguments)
 

@@ -17,7 +17,7 @@ EARLY = (
 
 _BLAMES = re.compile(
     r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)(?:, \d+)* "
-    r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Look)"
+    r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Match|Look|See)"
 )
 """What `stall`, `collectives.board` and the servers' `door` say of a rank that is waited for."""
 

@@ -48,8 +48,8 @@ def launch(
     _check(function)
     if row := next(iter(several(os.environ)), None):
         logger.warning(
-            "dream.launch was called in a process that is one of several: each that calls it has a "
-            "job of its own. Received: %s=%s of %s. Call it in one of them alone",
+            "dream.launch was called in one of several processes of another launcher: each call "
+            "starts a separate job. Received: %s=%s of %s. Call it in only one of them",
             row.size, os.environ[row.size], row.source,
         )  # fmt: skip
     packed = dump((function, args, kwargs), "The function or an argument")
@@ -84,9 +84,8 @@ def launch(
 def _check_engine(on: str | None, timeout: float | None) -> None:
     if on != "ray" or timeout is not None:
         raise ConfigurationError(
-            "dream.launch starts ranks here, or on a Ray cluster. Received: "
-            f"on={on!r}, timeout={timeout}. Give on='ray', without timeout=; or neither on= nor "
-            "nnodes=."
+            f"dream.launch starts ranks here, or on a Ray cluster. Received: on={on!r}, "
+            f"timeout={timeout}. Pass on='ray', without timeout=; or neither on= nor nnodes=."
         )
 
 
@@ -109,7 +108,7 @@ def _check(function: Callable[..., Any]) -> None:
         )
     if getattr(function, "__module__", None) == "__main__" and not _carries_main():
         raise NotInstalled(
-            f"A function of a notebook or script travels by cloudpickle, which is not installed. "
+            "Sending a function of a notebook or script needs cloudpickle, which is not installed. "
             f"Received: {function!r}. Run: pip install cloudpickle; or move it to a module."
         )
 
@@ -132,8 +131,8 @@ def dump(value: object, what: str) -> bytes:
         text = repr(value)
         received = text if len(text) <= 100 else f"{text[:97]}..."
         raise ConfigurationError(
-            f"{what} cannot travel between processes. Received: {received} ({error}). Take "
-            "a function of an importable module and values that pickle."
+            f"{what} cannot be sent to another process. Received: {received} ({error}). Use a "
+            "function from an importable module and picklable values."
         ) from error
     return data
 

@@ -85,23 +85,22 @@ class Job:
         _check_at_least("--grow-after", self.grow_after, 0.001)
         if self.commit_every and self.checkpoint is None:
             raise ConfigurationError(
-                "What a job keeps in memory stands beside --checkpoint. Received: --commit-every "
-                f"{self.commit_every}, and no --checkpoint. Leave it out, or give --checkpoint "
-                "FOLDER."
+                "In-memory snapshots need --checkpoint. Received: --commit-every "
+                f"{self.commit_every}, and no --checkpoint. Remove it, or pass --checkpoint FOLDER."
             )
         if not LEAST_NODE_TIMEOUT <= self.node_timeout < float("inf"):
             raise ConfigurationError(
                 f"--node-timeout must be at least {LEAST_NODE_TIMEOUT:g} seconds. Received: "
-                f"{self.node_timeout:g}. Leave it out, or give more for a slow network."
+                f"{self.node_timeout:g}. Remove it, or give more for a slow network."
             )
         if self.master_port is not None and not 0 < self.master_port < 65536:
             raise ConfigurationError(
-                f"--master-port is no port. Received: {self.master_port}. "
-                "Give a number from 1 to 65535."
+                f"--master-port is not a valid port. Received: {self.master_port}. Give a number "
+                "from 1 to 65535."
             )
         if len(self.frameworks) > self.least_world_size:
             raise ConfigurationError(
-                "More frameworks than ranks. Received: --framework "
+                "There are more frameworks than ranks. Received: --framework "
                 f"{','.join(self.frameworks)}, {self.least_world_size} ranks. Start more with -n."
             )
         if self.strategy is not None:
@@ -115,13 +114,13 @@ class Job:
             if least is not None and not 1 <= least <= most:
                 raise ConfigurationError(
                     f"{name} MIN:MAX must be at least 1, and MIN no more than MAX. Received: "
-                    f"{least}:{most}. Give the fewest first."
+                    f"{least}:{most}. Put the smaller number first."
                 )
         if self.min_n is not None and self.nnodes > 1:
             raise ConfigurationError(
-                "On several hosts it is hosts that come and go. Received: -n "
-                f"{self.min_n}:{self.n}, --nnodes {self.nnodes}. Give -n one number, and "
-                f"--nnodes MIN:{self.nnodes}."
+                "On several hosts, the number of hosts varies, not the number of ranks per host. "
+                f"Received: -n {self.min_n}:{self.n}, --nnodes {self.nnodes}. Pass -n one number, "
+                f"and --nnodes MIN:{self.nnodes}."
             )
 
     @property

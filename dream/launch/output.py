@@ -74,8 +74,8 @@ class Screen:
             if not is_error:
                 reason = getattr(error, "strerror", None) or error
                 self.say(
-                    f"stdout cannot be written ({reason}). The ranks go on; what they print there "
-                    "is read and not shown."
+                    f"stdout cannot be written ({reason}). The ranks continue; what they print "
+                    "there is not shown."
                 )
 
 
@@ -217,7 +217,7 @@ class _Log:
         except OSError as error:
             raise ConfigurationError(
                 f"The log cannot be written. Received: --log-dir {folder} ({path}: "
-                f"{error.strerror}). Give a folder that can, or leave it out."
+                f"{error.strerror}). Name a writable folder, or remove it."
             ) from error
         self._told = False
 
@@ -231,8 +231,8 @@ class _Log:
             if not self._told:
                 self._told = True
                 SCREEN.say(
-                    f"{self._file.name} cannot be written ({error.strerror}). The ranks go on; "
-                    "what cannot be logged is dropped."
+                    f"{self._file.name} cannot be written ({error.strerror}). The ranks continue; "
+                    "output that cannot be logged is dropped."
                 )
 
     def close(self) -> None:

@@ -131,8 +131,8 @@ class Process:
         except OSError as error:
             self._reports.close()
             raise WorkerFailed(
-                f"The system did not start rank {rank}. Received: {error.strerror}. Look at "
-                "its limits (`ulimit -a`) and at the size of the environment.",
+                f"The operating system could not start rank {rank}. Received: {error.strerror}. "
+                "Check its limits (`ulimit -a`) and the size of the environment.",
                 rank=rank,
             ) from error
         assert self._process.stdout is not None

@@ -34,7 +34,7 @@ def kept_in_memory(job: Job) -> Iterator[Job]:
         return
     within = folder_in_memory()
     if within is None:
-        SCREEN.say("No folder is in memory here, so a job that starts again goes on from disk.")
+        SCREEN.say("This host has no in-memory folder, so a restarted job resumes from disk.")
         yield job
         return
     with folder_held("dream-commits-", within) as folder:
@@ -74,7 +74,7 @@ def keep_on_disk(job: Job) -> None:
             newest = there.newest()
             if newest is None or order(kept)[0] > order(newest)[0]:
                 place = there.save(CheckpointFolder(kept.parent, in_memory=True).load(kept))
-                SCREEN.say(f"What was kept in memory is saved as {place}.")
+                SCREEN.say(f"The in-memory snapshot is saved as {place}.")
     except DreamError as error:
         SCREEN.say(str(error))
 
@@ -149,7 +149,7 @@ class Restarts:
             again = replace(again, grow_after=2 * job.grow_after)
         self._grown = False
         SCREEN.say(
-            f"A rank is lost for good (--max-restarts {job.max_restarts}). Starting again with "
+            f"A rank is permanently lost (--max-restarts {job.max_restarts}). Starting again with "
             f"{job.n - 1}, of {job.min_n} at least{goes_on_from(job)}."
         )
         return replace(again, n=job.n - 1, full_n=job.full_n or job.n)

@@ -52,7 +52,7 @@ def check_descriptors(n: int) -> None:
     needed = opened + _DESCRIPTORS_EACH * n + _DESCRIPTORS_COMMON
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise ConfigurationError(
-            f"The limit of open files is too low for so many ranks. Received: {n} ranks, which "
+            f"The limit on open files is too low for this many ranks. Received: {n} ranks, which "
             f"need {needed}, and a limit of {limit}. Run `ulimit -n {max(4096, needed)}` first, or "
             "start fewer ranks."
         )
@@ -99,8 +99,8 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> signa
         if passed > _TERM_SECONDS and not said:
             said = True
             SCREEN.say(
-                f"{ranks(left).capitalize()} still end. They may take {seconds:g} s (--grace); "
-                "Ctrl-C ends them at once."
+                f"{ranks(left).capitalize()} are still shutting down. They may take {seconds:g} s "
+                "(--grace); Ctrl-C ends them at once."
             )
         event = next_event(events, 0.05)
         if event is signal.SIGINT:
@@ -252,4 +252,4 @@ class _Ranks:
         """Where the rank's own words are on screen, Python has shown it there."""
         if self._job.show != "none" and not self._job.shows(rank):
             quoted = "".join(f"\n  {line}" for line in text.rstrip().splitlines())
-            SCREEN.say(f"A thread of rank {rank} ended by an error; the rank goes on.{quoted}")
+            SCREEN.say(f"A thread of rank {rank} died with an error; the rank continues.{quoted}")

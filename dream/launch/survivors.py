@@ -48,10 +48,13 @@ class Expendable:
         if self._restarts[ending.rank] > RESTARTS:
             self.forgiven.add(ending.rank)
             SCREEN.say(
-                f"Worker {ending.rank} {ending.how} after {RESTARTS} restarts. It stays out."
+                f"Worker {ending.rank} {ending.how} after {RESTARTS} restarts. It is not restarted "
+                "again."
             )
             return False
-        SCREEN.say(f"Worker {ending.rank} {ending.how}. The others go on; it is started again.")
+        SCREEN.say(
+            f"Worker {ending.rank} {ending.how}. The others continue; it is being restarted."
+        )
         return True
 
     def tell_of_stopped(self, stopped: Collection[int]) -> None:
@@ -60,7 +63,8 @@ class Expendable:
         new = {*stopped} - self._stopped
         for rank in sorted(new & self._ranks("roles/workers")) if new else ():
             SCREEN.say(
-                f"Worker {rank} is stopped, by SIGSTOP, a terminal or a debugger. The others go on."
+                f"Worker {rank} is suspended, by SIGSTOP, a terminal or a debugger. The others "
+                "continue."
             )
         self._stopped = {*stopped}
 
@@ -109,9 +113,9 @@ class IdleWatch:
             who = ranks([process.rank for process in processes])
             SCREEN.say(
                 f"Rank {left.rank} left with exit code 0, and for {idle:.0f} s nothing has been "
-                f"computed or printed by {who}. If that is a wait for rank {left.rank}, it is in "
-                f"vain; after {self._stall_seconds:g} s (DREAM_STALL_SECONDS) the job is ended. "
-                f"{EARLY}"
+                f"computed or printed by {who}. If they are waiting for rank {left.rank}, it will "
+                f"not come back; after {self._stall_seconds:g} s (DREAM_STALL_SECONDS) the job is "
+                f"ended. {EARLY}"
             )
         self._told = idle >= self._told_seconds
         return False

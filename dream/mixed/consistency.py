@@ -29,9 +29,9 @@ def gathered(communicator: Communicator, value: T, doing: str) -> list[T]:
     for rank, (theirs, _) in enumerate(said):
         if theirs != said[0][0]:
             raise Desynchronized(
-                "Ranks of two frameworks take the same steps in the same order. Received: rank 0 "
-                f"{said[0][0]}, rank {rank} {theirs}. With fit on one, use Keras's fit on all; "
-                "with a loop of torch's, strategy.prepare(data) and strategy.train_step on "
+                "Ranks of two frameworks must take the same steps in the same order. Received: "
+                f"rank 0 {said[0][0]}, rank {rank} {theirs}. With fit on one, use Keras's fit on "
+                "all; with a loop of torch's, strategy.prepare(data) and strategy.train_step on "
                 "TensorFlow."
             )
     return [value for _, value in said]
@@ -107,6 +107,7 @@ def _tell_one(entry: tuple[str, tuple[int, ...], str] | None) -> str:
 def _tell(states_travel: bool) -> None:
     also = "" if states_travel else "; the optimizers' states stay each rank's own"
     logger.info(
-        "two frameworks, one model: rank 0's weights are taken now, and again as resync= says%s",
+        "two frameworks, one model: every rank takes rank 0's weights now, and again at the "
+        "intervals of resync=%s",
         also,
     )

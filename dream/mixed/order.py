@@ -98,8 +98,8 @@ def _check(sums: Sequence[tuple[int, Sum | None]], share: int, what: str) -> Non
             raise Desynchronized(
                 f"The ranks read different data. Received: rank {share}'s share of {what} has "
                 f"{_tell(first)} on rank {first_rank}, {_tell(seen)} on rank {rank}. Give every "
-                "rank the same samples in the same order: strategy.order(samples, epoch) is that "
-                "of a shuffled torch loader; tf.data's shuffle has one of its own."
+                "rank the same samples in the same order: strategy.order(samples, epoch) gives the "
+                "order of a shuffled torch loader; tf.data's shuffle uses another."
             )
 
 
@@ -169,8 +169,8 @@ def _check_travels(layer: Layer) -> None:
         role = min(layer.summed)
         names = ", ".join(p.name for p in layer.holders(role))
         raise Unsupported(
-            f"This layer adds up parameters where the other framework has one ({role}), so an "
-            f"optimizer would move it as often. Received: {names} of {layer.name!r} "
-            f"({layer.kind}). Say bias=False there and use_bias=False in Keras, or train it in "
+            f"This layer sums several parameters where the other framework has one ({role}), so "
+            f"the optimizer would move it several times. Received: {names} of {layer.name!r} "
+            f"({layer.kind}). Pass bias=False there and use_bias=False in Keras, or train it in "
             "Keras on both."
         )

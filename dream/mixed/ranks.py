@@ -49,8 +49,8 @@ def check_reduction(asked: str, frameworks: Sequence[Framework]) -> None:
     if is_mixed(frameworks) and asked not in ("auto", RING, SHARED):
         raise ConfigurationError(
             "Ranks of two frameworks meet on the Horovod ring or in shared memory: no other "
-            f"transport speaks both languages. Received: reduction={asked!r}, "
-            f"{by_rank(frameworks)}. Say reduction='horovod' or 'shared_memory', or leave it out."
+            f"transport supports both frameworks. Received: reduction={asked!r}, "
+            f"{by_rank(frameworks)}. Pass reduction='horovod' or 'shared_memory', or remove it."
         )
 
 
@@ -85,7 +85,6 @@ def _check_same(words: Sequence[str]) -> None:
     for rank, theirs in enumerate(words):
         if theirs != words[0]:
             raise Desynchronized(
-                "The ranks' blocks are not the same. Received: "
-                f"{words[0]} on rank 0, {theirs} on rank {rank}. Write the same name, reduction, "
-                "seed and options on every rank."
+                f"The ranks opened different blocks. Received: {words[0]} on rank 0, {theirs} on "
+                f"rank {rank}. Write the same name, reduction, seed and options on every rank."
             )

@@ -68,8 +68,8 @@ class Resync:
         if not self._told:
             self._told = True
             logger.warning(
-                "the ranks' optimizers do not take the same steps: weights were %.0e apart after "
-                "%d; %s. Adam's eps differs between Keras and torch; learning rates may, too",
+                "the ranks' optimizers take different steps: weights were %.0e apart after %d; %s. "
+                "Adam's eps differs between Keras and torch; learning rates may, too",
                 drift, since, now,
             )  # fmt: skip
 

@@ -39,16 +39,16 @@ class Tasks:
         for name in _OWN_ONLY:
             if options[name] is not None:
                 raise Unsupported(
-                    "TensorFlow's own servers know no such option. Received: "
-                    f"{name}={options[name]!r} with engine='tensorflow'. Leave it out, or leave "
-                    "engine out: dream's own servers take it."
+                    "TensorFlow's parameter servers do not support this option. Received: "
+                    f"{name}={options[name]!r} with engine='tensorflow'. Remove it, or remove "
+                    "engine: dream's own servers take it."
                 )
         workers, servers = options["workers"], options["servers"]
         assert workers is None or isinstance(workers, int)
         assert isinstance(servers, int)
         if place.servers not in (None, servers):
             raise ConfigurationError(
-                "The cluster names another number of servers than the strategy. Received: "
+                "The cluster and the strategy disagree on the number of servers. Received: "
                 f"servers={servers}, and {place.servers} of {place.world_size} tasks are servers "
                 f"in {place.source}. Write servers={place.servers}."
             )
@@ -89,9 +89,9 @@ class Tasks:
         """Make the error for a server that is gone. index: its place among the servers."""
         rank = self.serving[index]
         return WorkerFailed(
-            f"Server {index} is gone (rank {rank}), and the parameters that it held with it. "
-            "Received: it answers no more. Look at that rank's own message, and start the job "
-            "again from what the chief has saved.",
+            f"Server {index} is gone (rank {rank}), and the parameters it held are lost. Received: "
+            "it no longer answers. See that rank's own error message, and start the job again from "
+            "what the chief has saved.",
             rank=rank,
         )
 
@@ -132,8 +132,8 @@ class Attendance:
                 return
             missing = ", ".join(map(str, sorted(everybody - self._came)))
         raise WorkerFailed(
-            f"Not every worker and server came to the chief within {seconds:g} s. Received: "
-            f"nothing from rank {missing}. Look at those ranks' own messages."
+            f"Not every worker and server reached the chief within {seconds:g} s. Received: "
+            f"nothing from rank {missing}. See those ranks' own error messages."
         )
 
     def check(self) -> None:
@@ -148,8 +148,8 @@ class Attendance:
                 self._worked = time.monotonic()
             elif time.monotonic() - self._worked > seconds:
                 raise WorkerFailed(
-                    f"No worker is left, and none came back within {seconds:g} s. Received: "
-                    f"{_listed(self._tasks.working)} gone. Look at the workers' own messages."
+                    f"All workers are lost, and none came back within {seconds:g} s. Received: "
+                    f"{_listed(self._tasks.working)} gone. See the workers' own error messages."
                 )
 
     def dismiss(self) -> None:
@@ -201,8 +201,8 @@ def attend(tasks: Tasks) -> None:
     if said == _DISMISSED or cluster.found(place, "roles/lost") is not None:
         end_process()
     raise WorkerFailed(
-        f"The chief is gone (rank 0). Received by rank {place.rank}: its connection closed. Look "
-        "at rank 0's own message.",
+        f"The chief is gone (rank 0). Received by rank {place.rank}: its connection closed. See "
+        "rank 0's own error message.",
         rank=0,
     )
 

@@ -199,9 +199,10 @@ class Coordinator:
             left = key in self._passes.get(other, [])[:-1]
             if left and leases.peek([other], batch) is not None:
                 raise Desynchronized(
-                    "Workers that share each batch make each pass together. Received: rank "
-                    f"{other} went on to another pass, and rank {worker} waits for its part of "
-                    f"batch {batch}. Stop early on all ranks alike, or use staleness=1 or more."
+                    "Workers that share each batch (staleness=0) must run each epoch together. "
+                    f"Received: rank {other} started another epoch while rank {worker} is waiting "
+                    f"for its part of batch {batch}. Stop early on all ranks alike, or use "
+                    "staleness=1 or more."
                 )
 
     def may_start(self, worker: int, key: EpochKey, batches: int) -> bool:

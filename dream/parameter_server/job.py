@@ -29,7 +29,7 @@ class Roles:
         the launcher names servers, None where it names no roles."""
         if named not in (None, servers):
             raise ConfigurationError(
-                "The cluster names another number of servers than the strategy. Received: "
+                "The cluster and the strategy disagree on the number of servers. Received: "
                 f"servers={servers}, and {named} of {world_size} tasks are servers. Write "
                 f"servers={named}."
             )
@@ -88,9 +88,9 @@ class ServerJob:
         folder = cluster.snapshot_folder()
         if every is not None and folder is None:
             raise ConfigurationError(
-                "Snapshots are kept by `dream run`, which starts the job again from them. "
-                f"Received: snapshot_every={every} under {place.source}. Start it with `dream run "
-                "--max-restarts 1`, or leave snapshot_every out."
+                "Snapshots need `dream run`, which restarts the job from them. Received: "
+                f"snapshot_every={every} under {place.source}. Start it with `dream run "
+                "--max-restarts 1`, or remove snapshot_every."
             )
         return cls(place, roles, bound, every, folder)
 
@@ -119,23 +119,23 @@ def end_process() -> NoReturn:
 
 def refuse_communicator() -> NoReturn:
     raise Unsupported(
-        "Workers of 'parameter_server' do not wait for one another, so there is nothing they do "
-        "together. Received: strategy.communicator. Use strategy.staleness() for figures of the "
-        "job, or a synchronous strategy."
+        "Workers of 'parameter_server' run asynchronously, so they have no collective operations. "
+        "Received: strategy.communicator. Use strategy.staleness() for statistics of the job, or a "
+        "synchronous strategy."
     )
 
 
 def refuse_weigh(count: object) -> NoReturn:
     raise Unsupported(
-        "Under 'parameter_server' a loss is weighed by the step. Received: weigh(loss, "
+        "Under 'parameter_server' the loss weight is set in the train step. Received: weigh(loss, "
         f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
     )
 
 
 def refuse_before_block() -> NoReturn:
     raise ConfigurationError(
-        "The block is not open yet. Received: a call before `with dream.strategy(...)`. Call it "
-        "inside the block or after it."
+        "The strategy block has not been entered yet. Received: a call before `with "
+        "dream.strategy(...)`. Call it inside the block or after it."
     )
 
 

@@ -110,8 +110,8 @@ def find_class(name: object, base: type[Any]) -> type[Any]:
     found = [kind for kind in _subclasses(base) if name_of(kind) == name]
     if not found:
         raise Unsupported(
-            f"The server cannot make the workers' optimizer. Received: {name!r:.200}, and no such "
-            f"{base.__name__} is there. Define its class in a module that the script imports "
+            f"The server cannot create the workers' optimizer. Received: {name!r:.200}, and no "
+            f"such {base.__name__} is there. Define its class in a module that the script imports "
             "before the block, or in the script before the block, so that the server knows it too."
         )
     return found[-1]
@@ -128,9 +128,9 @@ def pack_optimizer(value: object, owner: str, codec: Codec | None = None) -> byt
 
 def refuse_optimizer(received: str) -> NoReturn:
     raise Unsupported(
-        f"The servers cannot run this optimizer: it travels as its class's name and its numbers. "
-        f"Received: {received}. Keep None, bool, numbers, strings, tuples, lists, dicts and "
-        "tensors in its settings and state; what else it needs, let its class make."
+        "The servers cannot run this optimizer: only its class name and plain values can be sent "
+        f"to them. Received: {received}. Keep None, bool, numbers, strings, tuples, lists, dicts "
+        "and tensors in its settings and state, and let its class create everything else."
     )
 
 

@@ -163,9 +163,9 @@ def connect(place: Cluster, server: int, purpose: Purpose, seconds: float) -> Fr
 
 def server_gone(server: int) -> WorkerFailed:
     return WorkerFailed(
-        f"The server of rank {server} is gone, and the parameters with it. Received: its "
-        "connection closed. Look at that rank's own message; `snapshot_every=` and `dream run "
-        "--max-restarts` let training go on from a snapshot.",
+        f"The server of rank {server} is gone, and its parameters are lost. Received: its "
+        "connection closed. See that rank's own error message; `snapshot_every=` and `dream run "
+        "--max-restarts` let training resume from a snapshot.",
         rank=server,
     )
 
@@ -271,8 +271,8 @@ def unpack_error(text: bytes) -> DreamError:
 
 def refuse_garbled(expected: str) -> NoReturn:
     raise Garbled(
-        f"This is no frame of a worker or server. Received: what is not {expected}. Start every "
-        "rank with the same version of dream."
+        f"This is not a message from a worker or server. Received: what is not {expected}. Start "
+        "every rank with the same version of dream."
     )
 
 

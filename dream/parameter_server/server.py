@@ -76,7 +76,8 @@ class Server:
         except OSError as error:
             raise WorkerFailed(
                 f"The server of rank {self._roles.coordinator} is gone. Received by the server of "
-                f"rank {self._place.rank}: its connection closed. Look at that rank's own message.",
+                f"rank {self._place.rank}: its connection closed. See that rank's own error "
+                "message.",
                 rank=self._roles.coordinator,
             ) from error
 
@@ -98,9 +99,9 @@ class Server:
                     break
                 elif now - came > cluster.startup_seconds():
                     raise WorkerFailed(
-                        "No worker is left, and none came back within "
+                        "All workers are lost, and none came back within "
                         f"{cluster.startup_seconds():g} s. Received so far: "
-                        f"{coordinator.staleness()}. Look at the workers' own messages."
+                        f"{coordinator.staleness()}. See the workers' own error messages."
                     )
                 if late:
                     for worker in self._roles.working:

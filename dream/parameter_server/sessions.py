@@ -108,8 +108,8 @@ class Sessions:
         again = coordinator.leave(session.rank, lost=not session.finished)
         if not session.finished and self.failure is None:
             logger.warning(
-                "worker of rank %d is lost: %s. Training goes on with %s; %d samples are dealt "
-                "again", session.rank, why, sorted(self._open) or "none yet", again,
+                "worker of rank %d is lost: %s. Training continues with %s; %d samples are handed "
+                "out again", session.rank, why, sorted(self._open) or "none yet", again,
             )  # fmt: skip
 
     def fail(self, error: BaseException) -> None:

@@ -162,7 +162,7 @@ class ShardState:
         self._optimizer.restore(content["optimizer"])
         if self._coordinator is not None:
             self._coordinator.restore(content["coordinator"])
-            logger.warning("training goes on from the snapshot after %d updates", self.version)
+            logger.warning("training resumes from the snapshot after %d updates", self.version)
 
 
 @final
@@ -207,16 +207,17 @@ class Snapshots:
             content: dict[str, Any] = unpack(file.read_bytes())
         except (OSError, Garbled) as error:
             raise CheckpointError(
-                f"A snapshot cannot be read. Received: {file} ({error}). Start the job anew."
+                f"A snapshot cannot be read. Received: {file} ({error}). Start the job from "
+                "scratch."
             ) from error
         return content
 
     def _torn(self, versions: list[list[int]]) -> CheckpointError:
         told = ", ".join(f"server {server}: {own or 'none'}" for server, own in enumerate(versions))
         return CheckpointError(
-            "The servers' snapshots have no version in common, so training cannot go on from "
-            f"them. Received: {self._folder}, which has {told}. Start the job anew, or bring the "
-            "missing files back."
+            "The servers' snapshots have no common version, so training cannot resume from them. "
+            f"Received: {self._folder}, which has {told}. Start the job from scratch, or restore "
+            "the missing files."
         )
 
     def _versions(self) -> list[list[int]]:

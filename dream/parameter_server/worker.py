@@ -41,9 +41,9 @@ def check_untrained(own: Sequence[tuple[int, ...]], told: Sequence[tuple[int, ..
     """Compare the shapes of what no optimizer holds with rank 0's."""
     if own != told:
         raise Desynchronized(
-            "The workers' models differ in what no optimizer holds: buffers, running statistics, "
-            f"frozen parameters. Received: {len(own)} such tensors here, {len(told)} on rank 0, or "
-            "other shapes. Build the same model on every rank."
+            "The workers' models differ in state that no optimizer trains: buffers, running "
+            f"statistics, frozen parameters. Received: {len(own)} such tensors here, {len(told)} "
+            "on rank 0, or other shapes. Build the same model on every rank."
         )
 
 
@@ -138,9 +138,10 @@ class LeasedPass:
         """Whether there is nothing more of it to take, as where it is done by all."""
         if self._left:
             raise Unsupported(
-                "A worker takes batches of one loader at a time. Received: a batch asked of a "
-                "loader once another was begun, as by zip, or by an evaluation with gradients on. "
-                "Make one dataset of them, evaluate in torch.no_grad(), or use 'mirrored'."
+                "A worker can read from only one loader at a time. Received: a batch requested "
+                "from a second loader while the first was in use, as with zip, or an evaluation "
+                "with gradients enabled. Combine them into one dataset, evaluate in "
+                "torch.no_grad(), or use 'mirrored'."
             )
         return self.over
 
@@ -212,15 +213,16 @@ class Worker:
         current = self._current
         if current is None or not current.in_hand:
             raise ConfigurationError(
-                "This step is of no batch that was dealt. Received: a step before any batch, or "
-                "a second one on the same batch. Take batches from a loader made in the block, "
-                "and step once on each."
+                "This step does not belong to a batch handed out by the loader. Received: a step "
+                "before any batch, or a second one on the same batch. Take batches from a loader "
+                "made in the block, and step once per batch."
             )
         leases, current.in_hand = current.in_hand, []
         if self.shares_batches and len(leases) > 1:
             raise Unsupported(
-                "Workers that share each batch step on each. Received: staleness=0, a step on "
-                f"{len(leases)} batches. Use a larger batch_size, or staleness=1 or more."
+                "Workers that share each batch (staleness=0) must step once on each batch. "
+                f"Received: staleness=0, a step on {len(leases)} batches. Use a larger batch_size, "
+                "or staleness=1 or more."
             )
         if weight is None:
             weight = float(sum(lease.samples(current.epoch) for lease in leases))
@@ -247,8 +249,9 @@ class Worker:
         leases, current.in_hand = current.in_hand, []
         if leases and self.shares_batches:
             raise Unsupported(
-                "Workers that share each batch step on each. Received: staleness=0, a batch "
-                "without a step. Step on every batch, or use staleness=1 or more."
+                "Workers that share each batch (staleness=0) must step once on each batch. "
+                "Received: staleness=0, a batch without a step. Step on every batch, or use "
+                "staleness=1 or more."
             )
         self.client.settle(leases)
 

@@ -31,9 +31,9 @@ def check_starts(found: Sequence[int], names: Sequence[str], row: Sequence[str])
     places in the row of all layers."""
     if found != sorted(set(found)) or 0 in found:
         raise ConfigurationError(
-            "Stages begin in the order in which a batch goes through the layers, and each has "
-            f"one. Received: stages={[*names]} for {', '.join(row)}. Name the first layer of the "
-            "second stage, then of the third, and so on."
+            "Each stage needs a first layer, named in the order in which a batch passes through "
+            f"the layers. Received: stages={[*names]} for {', '.join(row)}. Name the first layer "
+            "of the second stage, then of the third, and so on."
         )
 
 

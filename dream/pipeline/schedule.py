@@ -132,6 +132,6 @@ def _await(tasks: Sequence[Future[None]]) -> None:
         task.result()
     if left:
         raise WorkerFailed(
-            f"A device of this process fell silent. Received: nothing for {_PATIENCE:g} s. "
-            "Look at what its stage computes."
+            f"A device of this process stopped responding. Received: nothing for {_PATIENCE:g} s. "
+            "Check what its stage computes."
         )

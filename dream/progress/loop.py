@@ -21,8 +21,8 @@ class TensorBoardWriter:
         except ModuleNotFoundError as error:
             raise NotInstalled(
                 "TensorBoard's events are written by its own package. Received: "
-                f"tensorboard={folder!r}, and no such package. Install "
-                "dream-systems[tensorboard], or leave tensorboard out."
+                f"tensorboard={folder!r}, and no such package. Install dream-systems[tensorboard], "
+                "or remove tensorboard."
             ) from error
         self._writer: Any = Writer(folder)
 

@@ -41,8 +41,8 @@ def block(group: Group, size: int) -> mmap:
     refusals = [word.decode() for word in meet("mapped", why.encode()) if word]
     if refusals or mapped is None:
         raise Unsupported(
-            f"There is no memory for the ranks to share. Received: {refusals[0]}. Raise the limit "
-            "on the memory of a process (ulimit -v)."
+            f"Shared memory for the ranks could not be allocated. Received: {refusals[0]}. Raise "
+            "the limit on the memory of a process (ulimit -v)."
         )
     return mapped
 

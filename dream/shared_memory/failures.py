@@ -80,8 +80,8 @@ def mismatch(ranks: Sequence[int], said: Sequence[Signature]) -> Desynchronized:
                  zip(words, said, strict=True)]  # fmt: skip
     if len(set(words)) == 1:
         return Desynchronized(
-            f"What ranks send is not what the others expect of them. Received: {words[0]} on "
-            f"ranks {', '.join(map(str, ranks))}. Make sends[b] on rank a the receives[a] on b."
+            f"The amounts that ranks send differ from what the others expect. Received: {words[0]} "
+            f"on ranks {', '.join(map(str, ranks))}. Make sends[b] on rank a the receives[a] on b."
         )
     return disagreement(dict(zip(ranks, words, strict=True)))
 
@@ -95,8 +95,8 @@ def failure(code: Code, rank: int, doing: str, last: str, seconds: float) -> Dre
         return absence(Call(doing), {rank: last}, seconds)
     if code is Code.LEFT:
         return WorkerFailed(
-            f"Rank {rank} has left. Received: it gave up a call, or closed its group, while the "
-            f"others were in {doing}. Look at that rank's own message.",
+            f"Rank {rank} has left. Received: it aborted a call, or closed its group, while the "
+            f"others were in {doing}. See that rank's own error message.",
             rank=rank,
         )
     return DreamError(f"The native core refused {doing}. Received: {code.name}. Report this.")
@@ -104,7 +104,7 @@ def failure(code: Code, rank: int, doing: str, last: str, seconds: float) -> Dre
 
 def busy() -> ConfigurationError:
     return ConfigurationError(
-        "A group makes one call at a time, in the process that made it. Received: a call while "
-        "another thread is in one, or in a forked child. Make calls from one thread, or make a "
-        "group for each."
+        "A group allows one call at a time, in the process that created it. Received: a call while "
+        "another thread is in one, or in a forked child. Call from one thread, or create a group "
+        "per thread."
     )

@@ -189,7 +189,7 @@ class Group:
 def _codes(dtype: str, op: str) -> tuple[int, int]:
     if dtype not in DTYPES or dtype == "bytes" or op not in OPERATIONS:
         raise Unsupported(
-            f"Shared memory does not add this up. Received: op={op!r}, {dtype}. Use one of "
+            f"Shared memory cannot reduce this. Received: op={op!r}, {dtype}. Use one of "
             f"{', '.join(OPERATIONS)}, and cast to one of {', '.join(DTYPES)}."
         )
     if op == "mean" and dtype.startswith("int"):
@@ -200,7 +200,7 @@ def _codes(dtype: str, op: str) -> tuple[int, int]:
 def _moved(dtype: str) -> int:
     if dtype not in DTYPES:
         raise Unsupported(
-            f"Shared memory does not know this dtype. Received: {dtype}. Use one of "
+            f"Shared memory does not support this dtype. Received: {dtype}. Use one of "
             f"{', '.join(DTYPES)}; bytes serves for any."
         )
     return DTYPES[dtype]

@@ -203,7 +203,9 @@ def serves(place: Cluster) -> bool:
     try:
         everybody(place)
     except (NotInstalled, Unsupported) as error:
-        logger.info("reduction='auto' leaves out shared memory: %s", error)
+        logger.info("reduction='auto' does not use shared memory: %s", error)
         return False
-    logger.info("reduction='auto' takes shared_memory: all %d ranks are here", place.world_size)
+    logger.info(
+        "reduction='auto' uses shared_memory: all %d ranks are on this host", place.world_size
+    )
     return True

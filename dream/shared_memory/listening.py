@@ -52,8 +52,8 @@ def hold(
 def say_open(place: Cluster, what: str) -> None:
     """The line on what is open between hosts, where nothing but a network can keep others out."""
     logger.info(
-        "%s listen%s without a token, at %s and the other hosts' addresses, on %s. Let only the "
-        "job's hosts reach them: a private network, or a firewall and --port-range",
+        "%s listen%s without a token, at %s and the other hosts' addresses, on %s. Allow only the "
+        "job's hosts to reach them: use a private network, or a firewall and --port-range",
         what, "" if " and " in what else "s", cluster.own_host(place), cluster.ports_in_words(),
     )  # fmt: skip
 
@@ -89,6 +89,6 @@ def _why() -> str:
 
 def _unheld(what: str, within: PortRange, why: DreamError) -> NotInstalled:
     return NotInstalled(
-        f"{what} cannot be held to a range of ports here. Received: {within}, and {why}. Leave "
-        "the range out, or use another reduction."
+        f"{what} cannot be restricted to a port range here. Received: {within}, and {why}. Remove "
+        "the range, or use another reduction."
     )

@@ -58,9 +58,9 @@ def make(ranks: int, needed: Callable[[int, int], int]) -> Made:
             return made
         slot //= 2
     raise Unsupported(
-        f"There is no memory for {ranks} ranks to share. Received: {refusals[0]}; at last "
-        f"{refusals[-1]}. Give the job or its container more memory, raise the limit on file "
-        f"sizes (ulimit -f) or the size of {_FOLDER}, or use another reduction."
+        f"Shared memory for {ranks} ranks could not be allocated. Received: {refusals[0]}; at last "
+        f"{refusals[-1]}. Give the job or its container more memory, raise the limit on file sizes "
+        f"(ulimit -f) or the size of {_FOLDER}, or use another reduction."
     )
 
 
@@ -73,7 +73,7 @@ def reserve(size: int) -> Made:
         except OSError as error:
             refusals.append(f"{create.__name__[1:]} memory: {error.strerror}")
     raise Unsupported(
-        f"There is no memory for the ranks to share. Received: {size} bytes of "
+        f"Shared memory for the ranks could not be allocated. Received: {size} bytes of "
         f"{', of '.join(refusals)}. Give the job or its container more memory, or raise the limit "
         f"on file sizes (ulimit -f) or the size of {_FOLDER}."
     )
@@ -81,7 +81,7 @@ def reserve(size: int) -> Made:
 
 def _say_smaller(slot: int, refusal: str) -> None:
     logger.warning(
-        "shared memory goes by smaller pieces, of %d KiB, and slower: the system refused %s",
+        "shared memory uses smaller pieces of %d KiB, which is slower: the system refused %s",
         slot // 1024,
         refusal,
     )

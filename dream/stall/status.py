@@ -208,7 +208,7 @@ def absence(
     """Make the error of ranks that never came. received: what is known of them."""
     return Desynchronized(
         f"{named(ranks).capitalize()} did not come to {call} within {seconds:g} s. Received: "
-        f"{'; '.join(received)}. Make the same calls on every rank; where one is only slow, raise "
+        f"{'; '.join(received)}. Make the same calls on every rank; if a rank is only slow, raise "
         f"{cluster.STALL_SECONDS}."
     )
 

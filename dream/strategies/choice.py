@@ -98,20 +98,20 @@ def _check_place(choice: Choice, place: Cluster) -> None:
     if place.servers is not None and choice.spec.update != "asynchronous":
         raise ConfigurationError(
             f"Strategy {choice.spec.name!r} has no servers. Received: {place.servers} of "
-            f"{place.world_size} tasks are servers in {place.source}. Leave them out, or use "
+            f"{place.world_size} tasks are servers in {place.source}. Remove them, or use "
             "'parameter_server'."
         )
     if place.evaluator and choice.given.get("engine") != "tensorflow":
         raise ConfigurationError(
-            "This process is to evaluate what others train. Received: the task of an evaluator in "
-            f"{place.source}, for {choice.spec.name!r}, which knows none. Start it without "
+            "This process is an evaluator, which this strategy does not support. Received: the "
+            f"task of an evaluator in {place.source}, for {choice.spec.name!r}. Start it without "
             "TF_CONFIG, on what training saves, or use 'parameter_server' with engine='tensorflow'."
         )
     if place.alone and choice.reduction != "auto":
         raise ConfigurationError(
-            "One process has no other to reduce with. Received: "
+            "A single process has nothing to reduce with. Received: "
             f"reduction={choice.reduction!r}, world size 1. Start it with `dream run -n 2`, or "
-            "leave reduction out."
+            "remove reduction."
         )
 
 

@@ -33,8 +33,8 @@ def adapter(
     reduction = ranks.reduction(choice.reduction, everybody)
     if ranks.is_mixed(everybody) and choice.given.get("shares", "equal") != "equal":
         raise Unsupported(
-            "Ranks of two frameworks have equal shares. Received: "
-            f"shares={choice.given['shares']!r}. Leave it out."
+            "Ranks of two frameworks must have equal shares. Received: "
+            f"shares={choice.given['shares']!r}. Remove it."
         )
     for each in dict.fromkeys(everybody):
         spec.check_framework(choice.given, each, reduction)
@@ -78,8 +78,8 @@ def communicator(
         raise _framework.undecided(f"communicator({reduction!r})")
     if chosen is None:
         raise ConfigurationError(
-            "A communicator stands on a framework's transport. Received: framework=None, and "
-            "neither torch nor tensorflow imported. Import one first, or say framework='torch'."
+            "A communicator needs a framework's transport. Received: framework=None, and neither "
+            "torch nor tensorflow imported. Import one first, or pass framework='torch'."
         )
     everybody = ranks.frameworks(place, chosen, f"communicator({reduction!r}, check={check})")
     reduction = ranks.reduction(reduction, everybody)

@@ -44,7 +44,7 @@ class Option:
             raise Unsupported(
                 f"Option {self.name!r} has no meaning in this framework. Received: "
                 f"{self.name}={value!r} for {framework}. It works in: "
-                f"{', '.join(self.frameworks)}. Leave it out."
+                f"{', '.join(self.frameworks)}. Remove it."
             )
 
     def check(self, value: object) -> object:

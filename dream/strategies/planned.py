@@ -24,17 +24,17 @@ def taken(given: Mapping[str, object], place: Cluster) -> tuple[str, dict[str, o
     file = given.pop("plan", None)
     if not isinstance(file, (str, Path)):
         raise ConfigurationError(
-            f"'auto' takes what a plan takes. Received: plan={file!r}. Write one by `dream plan "
-            "model.py:build --devices N --json plan.json`, and say plan='plan.json'; or leave the "
-            "strategy's name out, for what fits the place."
+            f"'auto' needs a plan file to choose from. Received: plan={file!r}. Write one by "
+            "`dream plan model.py:build --devices N --json plan.json`, and pass plan='plan.json'; "
+            "or remove the strategy's name, to let dream choose."
         )
     request, planned = _read(Path(file))
     devices = given.get("devices")
     here = place.world_size * (devices if isinstance(devices, int) else 1)
     if planned != here:
         raise ConfigurationError(
-            f"This plan takes {request}, for which it counts {planned} device(s). Received: "
-            f"{file}, and {here} here. Start as many ranks, or plan anew with --devices {here}."
+            f"This plan chooses {request} for {planned} device(s). Received: {file}, and {here} "
+            f"here. Start that many ranks, or plan again with --devices {here}."
         )
     name, options = specs.parse_request(request)
     logger.info("strategy 'auto' takes %s, as %s does", request, file)
@@ -56,6 +56,7 @@ def _read(file: Path) -> tuple[str, int]:
             return str(take["strategy"]), int(take["devices"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"This is no plan of `dream plan --json`. Received: {file}. Plan anew."
+            f"This is not a plan written by `dream plan --json`. Received: {file}. Run dream plan "
+            "again."
         ) from error
-    raise ConfigurationError(f"Nothing fits in this plan. Received: {file}. {sentence}")
+    raise ConfigurationError(f"No candidate in this plan fits. Received: {file}. {sentence}")

@@ -166,8 +166,7 @@ def add(spec: Spec) -> None:
     """Have a strategy's name known that is none of dream's own. Done again it takes the last."""
     if spec.name in SPECS:
         raise ConfigurationError(
-            f"This name is taken by a strategy of dream's own. Received: {spec.name!r}. Choose "
-            "another."
+            f"This name belongs to a built-in strategy. Received: {spec.name!r}. Choose another."
         )
     _added[spec.name] = spec
 
@@ -190,8 +189,8 @@ def parse_request(text: str) -> tuple[str, dict[str, object]]:
         key, equals, value = part.partition("=")
         if not equals:
             raise ConfigurationError(
-                f"A strategy's options are written name=value. Received: {text!r}. "
-                "Write it like mirrored:reduction=gloo,bucket_mb=5."
+                f"Strategy options must be written name=value. Received: {text!r}. Write it like "
+                "mirrored:reduction=gloo,bucket_mb=5."
             )
         option = COMMON.get(key) or spec.option(key)
         given[key] = option.parse(value)

@@ -24,8 +24,8 @@ def place_of(path: Path) -> Path:
     found = CheckpointFolder(path).newest()
     if found is None:
         raise ConfigurationError(
-            f"There is no whole checkpoint here. Received: {path}. Name a folder that "
-            "strategy.save or dream.keras.Checkpoint has written."
+            f"There is no complete checkpoint here. Received: {path}. Pass a folder written by "
+            "strategy.save or dream.keras.Checkpoint."
         )
     return found
 
@@ -129,7 +129,8 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
         )
     if destination.exists() and not _is_ours(destination):
         raise ConfigurationError(
-            f"Nothing is overwritten. Received: {destination}, which is there. Name another."
+            f"Existing files are not overwritten. Received: {destination}, which exists. Choose "
+            "another name."
         )
     kind = _kind(destination)
     if kind is not None and _is_ours(source):
@@ -143,8 +144,8 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
     kind = ".dcp" if (source / ".metadata").is_file() else _kind(source)
     if kind is None or _is_ours(source):
         raise ConfigurationError(
-            "Checkpoints of dream's are converted from and to .pt, .keras, .weights.h5 and DCP "
-            f"(a folder NAME.dcp). Received: {source} to {destination}. Give one of these and a "
+            "dream checkpoints can be converted from and to .pt, .keras, .weights.h5 and DCP (a "
+            f"folder NAME.dcp). Received: {source} to {destination}. Give one of these and a "
             "folder of checkpoints."
         )
     if kind == ".weights.h5" or like is not None:
@@ -158,8 +159,8 @@ def _check_for_keras(found: CheckpointContent, destination: Path, like: Path | N
     """Raise before Keras is imported, which takes seconds."""
     if [*found.models] != [""]:
         raise Unsupported(
-            f"Keras's files hold one model. Received: a checkpoint of {len(found.models)} models. "
-            "Load it by strategy.load, and save each."
+            f"A Keras file holds one model. Received: a checkpoint of {len(found.models)} models. "
+            "Load it with strategy.load, and save each model."
         )
     _check_like(destination, like)
 
@@ -167,8 +168,8 @@ def _check_for_keras(found: CheckpointContent, destination: Path, like: Path | N
 def _check_like(path: Path, like: Path | None) -> None:
     if like is None or not like.is_file():
         raise ConfigurationError(
-            f"Which layers these weights are of, neither file says. Received: {path}, "
-            f"--like={like}. Give --like MODEL.keras, a file of the same model."
+            f"Neither file says which layers these weights belong to. Received: {path}, "
+            f"--like={like}. Pass --like MODEL.keras, a file of the same model."
         )
 
 

@@ -43,7 +43,7 @@ class ModelProcess:
         ended, and for one that took longer than the timeout."""
         if not self._connection.poll(self._timeout):
             raise WorkerFailed(
-                f"{self.who} gave no answer. Received: nothing for {self._timeout:g} s. Give a "
+                f"{self.who} did not answer. Received: nothing for {self._timeout:g} s. Use a "
                 "smaller batch, or a longer --timeout."
             )
         try:

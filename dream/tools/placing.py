@@ -78,8 +78,9 @@ def check_room(found: Placement, cores: int) -> None:
     count, most = found.parts + found.servers, CROWD * cores
     if count > most:
         raise ConfigurationError(
-            f"So many replicas would fill this machine. Received: {count} under "
-            f"{found.strategy!r}, {cores} cores. Ask for at most {most}; dream plan foretells more."
+            f"This many replicas would overload this machine. Received: {count} under "
+            f"{found.strategy!r}, {cores} cores. Ask for at most {most}; dream plan predicts "
+            "larger numbers."
         )
 
 

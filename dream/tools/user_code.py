@@ -25,8 +25,8 @@ def place_of(function: str | Callable[[], Any]) -> str:
     file = getsourcefile(function)
     if "<" in name or file is None or not Path(file).is_file():
         raise ConfigurationError(
-            f"A process of its own builds the model. Received: {function!r}. Give a function of a "
-            "module or script, or 'file.py:function'."
+            f"The model is built in a separate process. Received: {function!r}. Pass a function of "
+            "a module or script, or 'file.py:function'."
         )
     return f"{Path(file).resolve()}:{name}"
 
@@ -36,12 +36,12 @@ def check_place(place: str) -> None:
     where, _, name = place.rpartition(":")
     if not where or not name:
         raise ConfigurationError(
-            f"A model is named as file.py:function or module:function. Received: {place!r}."
+            f"A model must be given as file.py:function or module:function. Received: {place!r}."
         )
     if where.startswith(".") and not where.endswith(".py"):
         raise ConfigurationError(
-            f"A module is named from the top. Received: {place!r}. Write it like package.module:"
-            "function, or name a file as file.py:function."
+            f"A module needs its full name. Received: {place!r}. Write it like "
+            "package.module:function, or name a file as file.py:function."
         )
     if where.endswith(".py") and not is_file(Path(where)):
         raise ConfigurationError(f"There is no such file. Received: {place!r}.")
@@ -85,8 +85,8 @@ def flavour(model: Any) -> str:
     if ("torch", "Module") in names:
         return "torch"
     raise ConfigurationError(
-        f"The function gave no model. Received: {type(model).__name__}. Return a torch.nn.Module "
-        "or a Keras model."
+        f"The function did not return a model. Received: {type(model).__name__}. Return a "
+        "torch.nn.Module or a Keras model."
     )
 
 
@@ -105,14 +105,14 @@ def explain_errors(place: str) -> Iterator[None]:
         if trace is not None or isinstance(error, SyntaxError):
             quoted = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
             raise ConfigurationError(
-                f"The code for the model fails. Received: {place!r}, which raises {name}. Mend it:"
-                f"\n{quoted}"
+                f"The code for the model fails. Received: {place!r}, which raises {name}. Fix "
+                f"it:\n{quoted}"
             ) from error
         if _is_ours(error.__traceback__):
             raise
         raise ConfigurationError(
-            f"The model, its loss and its batch do not go together. Received: {place!r}, which "
-            f"ends in {name}: {error}. Train one step with them by themselves first."
+            f"The model, its loss and its batch do not fit together. Received: {place!r}, which "
+            f"ends in {name}: {error}. Train one step with them in a plain script first."
         ) from error
 
 

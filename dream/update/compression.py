@@ -52,10 +52,13 @@ class Compression:
             value = -1.0
         if name == "topk" and not 0.0 < value <= 1.0:
             raise ConfigurationError(
-                f"A fraction of the elements is above 0, and 1 at most. Received: {text!r}. {_HOW}"
+                f"The fraction of elements must be above 0 and at most 1. Received: {text!r}. "
+                f"{_HOW}"
             )
         if name == "powersgd" and not (value >= 1.0 and value.is_integer()):
-            raise ConfigurationError(f"A rank is 1 or more. Received: {text!r}. {_HOW}")
+            raise ConfigurationError(
+                f"The rank (of the approximation) must be at least 1. Received: {text!r}. {_HOW}"
+            )
         return cls(name, value)
 
 
@@ -67,6 +70,6 @@ def check_ranks(ranks: int) -> None:
     """Refuse a number of ranks that do not meet in pairs."""
     if ranks & (ranks - 1):
         raise ConfigurationError(
-            "Adasum meets in pairs, and pairs of pairs. Received: op='adasum' on "
-            f"{ranks} ranks. Start 2, 4, 8 or another power of two, or leave op out."
+            "Adasum combines ranks in pairs, so their number must be a power of two. Received: "
+            f"op='adasum' on {ranks} ranks. Start 2, 4, 8 or another power of two, or remove op."
         )

@@ -61,9 +61,9 @@ def by_rank(values: Sequence[object]) -> str:
 def other_hyperparameters(name: str, where: str, values: Sequence[object]) -> Desynchronized:
     """Make the error of optimizers that differ. values: each rank's, in rank order."""
     return Desynchronized(
-        f"The ranks' optimizers differ, so their replicas would. Received: {name} of {where}, "
-        f"{by_rank(values)}. Compute it of what is alike on every rank, as a loss after its "
-        "backward is, or by strategy.communicator.all_reduce."
+        f"The ranks' optimizers differ, so the replicas would drift apart. Received: {name} of "
+        f"{where}, {by_rank(values)}. Compute it from values that are equal on all ranks, such as "
+        "a loss after its backward, or use strategy.communicator.all_reduce."
     )
 
 
@@ -79,5 +79,6 @@ def drifted(
     return Desynchronized(
         f"The replicas have drifted apart: a parameter is not the same on every {where}. Received: "
         f"{name}, {where}{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} unlike {where} 0, "
-        f"{len(found)} of {parameters} parameters. What changes it must run alike on every {where}."
+        f"{len(found)} of {parameters} parameters. Whatever changes it must do the same on every "
+        f"{where}."
     )

@@ -53,8 +53,9 @@ class Schedule(ABC):
         saved = {name: state.get(name) for name in self.options}
         if saved != self.options:
             raise ConfigurationError(
-                "This checkpoint's replicas come together in another way, and would be another "
-                f"training. Received: {saved} in it, {self.options} here. Give the same options."
+                "This checkpoint was trained with other averaging options, so resuming would not "
+                f"continue the same training. Received: {saved} in it, {self.options} here. Pass "
+                "the same options."
             )
 
     def settled(self, place: int, mean: Any) -> Any:
@@ -113,7 +114,7 @@ class AveragingSchedule(Schedule):
 
 
 def refuse_weight() -> NoReturn:
-    _refuse("weight=", "Use 'mirrored', or leave weight out")
+    _refuse("weight=", "Use 'mirrored', or remove weight")
 
 
 def refuse_weigh(count: object) -> NoReturn:
@@ -122,6 +123,6 @@ def refuse_weigh(count: object) -> NoReturn:
 
 def _refuse(received: str, remedy: str) -> NoReturn:
     raise Unsupported(
-        "Replicas that step alone do not know each other's counts. Received: "
-        f"{received} under 'local_sgd'. {remedy}."
+        f"Replicas that step independently do not know each other's counts. Received: {received} "
+        f"under 'local_sgd'. {remedy}."
     )

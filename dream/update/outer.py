@@ -130,18 +130,18 @@ def check(options: Mapping[str, object]) -> None:
     if rate is None:
         if (momentum, fragments) != (MOMENTUM, 1):
             raise ConfigurationError(
-                "Momentum and fragments are those of an outer step, and averages have none. "
-                f"Received: {received}. Give outer_lr=, 0.7 for instance."
+                "Momentum and fragments need an outer optimizer; plain averaging has none. "
+                f"Received: {received}. Pass outer_lr=, for example 0.7."
             )
     elif not rate > 0.0 or not momentum < 1.0:
         raise ConfigurationError(
-            "An outer step goes down by a rate above 0, with a momentum below 1. Received: "
+            "The outer optimizer needs a learning rate above 0 and a momentum below 1. Received: "
             f"{received}. The paper's are 0.7 and 0.9."
         )
     elif fragments > every:
         raise ConfigurationError(
-            "Fragments travel in turn, one a step at most. Received: "
-            f"{received}. Give at most as many fragments as steps."
+            f"Fragments are averaged in turn, at most one per step. Received: {received}. Use at "
+            "most as many fragments as steps."
         )
 
 

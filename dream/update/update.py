@@ -53,7 +53,7 @@ class Knobs:
         return self != type(self)()
 
     def only(
-        self, taken: Mapping[str, Collection[object]], by: str, advice: str = "Leave it out."
+        self, taken: Mapping[str, Collection[object]], by: str, advice: str = "Remove it."
     ) -> None:
         """Refuse what `by` cannot honour. taken: what it can, by name; empty for any value.
         advice: what works instead."""
@@ -62,8 +62,8 @@ class Knobs:
             values = taken.get(field.name, (field.default,))
             if values and value != field.default and value not in values:
                 raise Unsupported(
-                    f"{by} cannot honour this option. Received: {field.name}={value!r}. It takes: "
-                    f"{', '.join(sorted(taken)) or 'none of these'}. {advice}"
+                    f"{by} does not support this option. Received: {field.name}={value!r}. It "
+                    f"takes: {', '.join(sorted(taken)) or 'none of these'}. {advice}"
                 )
 
     @property
@@ -84,8 +84,8 @@ class Knobs:
         """Refuse `accumulate="auto"` where an update is not begun again when memory runs out."""
         if self.fits:
             raise Unsupported(
-                f"{by} does not find its number of micro-batches by itself. Received: "
-                f"accumulate={AUTO!r}. Give a number, as in accumulate=4. On torch train_step, and "
+                f"{by} cannot choose the number of micro-batches automatically. Received: "
+                f"accumulate={AUTO!r}. Pass a number, as in accumulate=4. On torch train_step, and "
                 "fit of Keras models, find it under 'single', 'mirrored', 'multi_worker_mirrored' "
                 "and 'horovod'."
             )
@@ -94,9 +94,9 @@ class Knobs:
         """Refuse `recompute="auto"` where blocks are not measured."""
         if self.recompute == AUTO:
             raise Unsupported(
-                f"{by} does not choose by itself what to compute again. Received: recompute="
-                f"{AUTO!r}. Say recompute=True, or name layers. Torch modules choose under "
-                "'single', 'mirrored', 'multi_worker_mirrored', 'horovod', 'sharded', "
+                f"{by} cannot choose what to recompute automatically. Received: "
+                f"recompute={AUTO!r}. Pass recompute=True, or name layers. Torch modules choose "
+                "under 'single', 'mirrored', 'multi_worker_mirrored', 'horovod', 'sharded', "
                 "'data_parallel' and split='tensor'."
             )
 
@@ -136,8 +136,8 @@ def _as_it_is(name: str, default: object) -> _Conflict:
     return _Conflict(
         (name, "accumulate"),
         lambda o: o["accumulate"] == AUTO and o[name] != default,
-        "Where the number of micro-batches follows memory, gradients travel as they are. Leave "
-        f"{name} out, or give a number of micro-batches.",
+        "Where the number of micro-batches follows memory, gradients travel as they are. Remove "
+        f"{name}, or give a number of micro-batches.",
     )
 
 
@@ -146,31 +146,31 @@ _CONFLICTS = (
         ("clip_norm", "clip_value"),
         lambda o: o["clip_norm"] is not None and o["clip_value"] is not None,
         "A gradient is clipped by its norm or by its values, since either undoes what the other "
-        "promises. Leave one out.",
+        "promises. Remove one.",
     ),
     _Conflict(
         ("memory_budget", "recompute"),
         lambda o: o["memory_budget"] is not None and o["recompute"] != AUTO,
-        "A budget says how much is computed again where that is chosen. Say recompute='auto', or "
-        "leave memory_budget out.",
+        "A budget says how much is computed again where that is chosen. Pass recompute='auto', or "
+        "remove memory_budget.",
     ),
     _Conflict(
         ("recompute", "accumulate"),
         lambda o: o["recompute"] == AUTO and o["accumulate"] == AUTO,
         "What is computed again and how many micro-batches there are cannot both follow memory. "
-        "Give a number of micro-batches, or say recompute=True.",
+        "Give a number of micro-batches, or pass recompute=True.",
     ),
     _Conflict(
         ("static_graph", "accumulate"),
         lambda o: bool(o["static_graph"]) and o["accumulate"] != 1,
         "A static graph is recorded in the first backward, which reduces nothing under "
-        "accumulation, and DDP breaks. Leave static_graph out.",
+        "accumulation, and DDP breaks. Remove static_graph.",
     ),
     _Conflict(
         ("sync_batch_norm", "accumulate"),
         lambda o: bool(o["sync_batch_norm"]) and o["accumulate"] != 1,
         "Statistics of a micro-batch are not those of the global batch, which is not there as a "
-        "whole. Leave one out.",
+        "whole. Remove one.",
     ),
     _as_it_is("compression", None),
     _as_it_is("op", "mean"),
@@ -178,7 +178,7 @@ _CONFLICTS = (
     _Conflict(
         ("op", "compression"),
         lambda o: o["op"] == "adasum" and o["compression"] is not None,
-        "Adasum weighs whole gradients, and compressed ones are sums already. Leave one out.",
+        "Adasum weighs whole gradients, and compressed ones are sums already. Remove one.",
     ),
     _Conflict(
         ("compression", "precision"),
@@ -195,7 +195,7 @@ _CONFLICTS = (
     _Conflict(
         ("static_graph", "find_unused"),
         lambda o: bool(o["static_graph"] and o["find_unused"]),
-        "A static graph finds unused parameters by itself, once. Leave find_unused out.",
+        "A static graph finds unused parameters by itself, once. Remove find_unused.",
     ),
 )
 
@@ -207,7 +207,7 @@ def check(options: Options) -> None:
     names = options.get("recompute")
     if isinstance(names, (list, tuple)) and not (names and all(isinstance(n, str) for n in names)):
         raise ConfigurationError(
-            f"Layers to recompute are named as model.named_modules() does. Received: {names!r}. "
+            f"Layers to recompute must be named as in model.named_modules(). Received: {names!r}. "
             "Give a list of names, 'sqrt', 'auto', or True for all."
         )
     if isinstance(budget := options.get("memory_budget"), str):

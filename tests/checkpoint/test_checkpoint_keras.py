@@ -166,7 +166,7 @@ SAID = {
     "length": r"Other data was trained on before.*samples=50 here, samples=61 in the state",
     "generator": r"no other process finds again|cannot be kept",
     "outside": r"made outside of a block",
-    "saved": r"does not say where a fit stood",
+    "saved": r"does not contain the position of a fit",
     "best": r"restore_best_weights=True",
     "two": r"BackupAndRestore beside",
     "several": r"several models cannot go on in one folder",

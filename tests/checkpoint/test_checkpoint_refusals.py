@@ -12,17 +12,17 @@ from launch_scripts import ON_TORCH
 import dream
 
 SAID = {
-    "missing": r"other weights. Received: '1.weight' here alone",
-    "surplus": r"other weights. Received: '0.bias' in it alone",
+    "missing": r"different weights. Received: '1.weight' here alone",
+    "surplus": r"different weights. Received: '0.bias' in it alone",
     "shape": r"'0.weight' of shape \(3, 4\) in it, \(5, 4\) here",
-    "optimizer": r"another optimizer. Received: AdamW in it, Adagrad here",
+    "optimizer": r"a different optimizer. Received: AdamW in it, Adagrad here",
     "newer": r"another format. Received: .*, format 99; this dream reads 1",
-    "uncommitted": r"No checkpoint here is whole. Received: .*, without COMMITTED",
+    "uncommitted": r"No checkpoint here is complete. Received: .*, without COMMITTED",
     "flipped": r"optimizer.safetensors: its digest is another",
-    "file": r"kept in a folder. Received: .*, a file",
+    "file": r"Checkpoints need a folder. Received: .*, a file",
     "bare": r"has no optimizer. Received: optimizer=.* strict=False",
-    "length": r"state is of other data.*Received: .*20.* in the state, .*25.* here",
-    "batch": r"state is of other data.*Received: .*5.* in the state, .*4.* here",
+    "length": r"state belongs to different data.*Received: .*20.* in the state, .*25.* here",
+    "batch": r"state belongs to different data.*Received: .*5.* in the state, .*4.* here",
 }
 
 

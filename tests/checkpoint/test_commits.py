@@ -146,7 +146,7 @@ def test_where_there_is_no_room_the_disk_is_left(
     assert memory is not None
 
     def full(path: Path, size: int) -> None:
-        raise DreamError(f"There is no room in memory. Received: {path}, {size}")
+        raise DreamError(f"There is not enough memory. Received: {path}, {size}")
 
     monkeypatch.setattr(folder, "check_room", full)
     with caplog.at_level(logging.INFO, "dream"):

@@ -97,7 +97,7 @@ def test_what_hosts_have_when_they_end_is_brought_to_the_disk(
         for node in (0, 1):
             assert job.launchers.pop(node).wait(SECONDS) != 0
     said = job.said(0) + job.said(1)
-    assert said.count("What was kept in memory is saved as") == 1, said
+    assert said.count("The in-memory snapshot is saved as") == 1, said
     assert len(on_disk(job)) <= 2
 
 

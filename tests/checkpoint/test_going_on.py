@@ -150,7 +150,7 @@ def test_another_training_and_another_loader_are_told(tmp_path: Path) -> None:
     arguments += ["--checkpoint", str(tmp_path / "run"), str(script)]
     ran = subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 1
-    assert "One training of a job is saved by itself" in ran.stderr
+    assert "A job saves one training automatically" in ran.stderr
     assert ran.stderr.count("a loader is trained on whose place") == 1
 
 

@@ -17,7 +17,9 @@ from dream.cluster.ports import listener, listener_at
     "text", ["", "-", "1", "5-", "-5", "9-8", "0-9", "1-65536", "a-b", "1-2-3"]
 )
 def test_what_is_no_range_is_named(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="DREAM_PORT_RANGE is no range of ports") as caught:
+    with pytest.raises(
+        ConfigurationError, match="DREAM_PORT_RANGE is not a valid port range"
+    ) as caught:
         PortRange.parse(text, "DREAM_PORT_RANGE")
     assert repr(text) in str(caught.value)
 

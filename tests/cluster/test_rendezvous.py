@@ -180,7 +180,7 @@ def test_absent_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_absent_store_is_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAM_STARTUP_SECONDS", "0.2")
-    with pytest.raises(WorkerFailed, match="Rank 0 did not come"):
+    with pytest.raises(WorkerFailed, match="Rank 0 did not check in"):
         meet(ranks(2)[1], "start")
 
 

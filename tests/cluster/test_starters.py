@@ -198,24 +198,24 @@ def test_the_inner_launcher_wins() -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "cannot be told: each would train a copy"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "each process would train a copy"),
         ({"PMIX_NAMESPACE": "x", "PMIX_RANK": "1"}, "PMIX_NAMESPACE=x"),
-        (open_mpi(3, 1), "does not tell rank 0's host"),
+        (open_mpi(3, 1), "does not say which host rank 0 runs on"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK missing"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
          "does not name the job"),
-        ({**srun(0), "SLURM_NODEID": "5"}, "two different steps"),
-        (srun(0, "n[0-", "2(x2)"), "no list of hosts"),
-        ({**srun(0), "SLURM_STEP_TASKS_PER_NODE": "2x"}, "no list of tasks"),
-        ({"RANK": "1", "WORLD_SIZE": "2", **MASTER}, "starts one process on each host"),
-        ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "Start `dream run SCRIPT`"),
-        ({"PET_NNODES": "2"}, "Kubeflow Trainer does not tell which host this is"),
-        ({"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "a:1"}, "hosts are a fixed number"),
-        ({"SM_HOSTS": '["a", "b"]'}, "SageMaker does not tell which host this is"),
+        ({**srun(0), "SLURM_NODEID": "5"}, "two different job steps"),
+        (srun(0, "n[0-", "2(x2)"), "not a valid list of hosts"),
+        ({**srun(0), "SLURM_STEP_TASKS_PER_NODE": "2x"}, "not a valid list of tasks"),
+        ({"RANK": "1", "WORLD_SIZE": "2", **MASTER}, "starts only one process on each host"),
+        ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, "Launch `dream run SCRIPT`"),
+        ({"PET_NNODES": "2"}, "Kubeflow Trainer does not say which host this is"),
+        ({"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "a:1"}, "hosts of a job must be fixed"),
+        ({"SM_HOSTS": '["a", "b"]'}, "SageMaker does not say which host this is"),
         ({"SM_RESOURCE_CONFIG": '{"current_host": "a", "hosts": ["a", "b"]}'}, "host 0 of 2"),
-        ({"NODE_RANK": "1", "NNODES": "2"}, "Start `dream run SCRIPT`"),
-        ({"NODE_RANK": "0", "NUM_NODES": "2"}, "Start `dream run SCRIPT`"),
-        ({"NODE_RANK": "1"}, "cannot be told: each would train a copy. Received: NODE_RANK=1"),
+        ({"NODE_RANK": "1", "NNODES": "2"}, "Launch `dream run SCRIPT`"),
+        ({"NODE_RANK": "0", "NUM_NODES": "2"}, "Launch `dream run SCRIPT`"),
+        ({"NODE_RANK": "1"}, "would train a copy. Received: NODE_RANK=1"),
         ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "SLURM_PROCID=1"),
         ({"PMIX_RANK": "1"}, "PMIX_RANK=1"),
         ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE=3"),
@@ -272,7 +272,7 @@ def parsed(told: list[str]) -> list[tuple[str, int]]:
 
 
 def test_two_hosts_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"local ranks 0, 0, 1, 1 on a\. Give hosts"):
+    with pytest.raises(ConfigurationError, match=r"local ranks 0, 0, 1, 1 on a\. Give each host"):
         layout_of(parsed(["a 0", "a 1", "a 0", "a 1"]), "Open MPI")
 
 
@@ -371,7 +371,7 @@ def test_a_pod_of_several_knows_the_first_by_its_own_name(monkeypatch: pytest.Mo
     assert place is not None
     assert (place.node, place.nodes, place.master_addr) == (3, 4, "train-ranks-0-0.train.ns.svc")
     assert pod_of({}, 4) is None
-    with pytest.raises(ConfigurationError, match="does not tell which host this is"):
+    with pytest.raises(ConfigurationError, match="does not say which host this is"):
         pod_of({"JOB_COMPLETION_INDEX": "4"}, 4)
     monkeypatch.setattr("socket.getfqdn", lambda: "a-laptop-3")
     told = node_place({"JOB_COMPLETION_INDEX": "3", "NNODES": "4"})
@@ -382,7 +382,7 @@ def test_a_pod_of_several_knows_the_first_by_its_own_name(monkeypatch: pytest.Mo
 def test_dream_run_asks_how_many_pods_there_are() -> None:
     ran = launch_scripts.dream("run", "-n", "1", __file__, env={"JOB_COMPLETION_INDEX": "0"})
     assert ran.returncode == 2
-    assert "Received: JOB_COMPLETION_INDEX=0, no --nnodes. Give --nnodes K" in ran.stderr
+    assert "Received: JOB_COMPLETION_INDEX=0, no --nnodes. Pass --nnodes K" in ran.stderr
 
 
 def test_a_sagemaker_container_without_its_variables(

@@ -103,7 +103,7 @@ def test_ddps_knobs_change_no_number(job: Job, oracle: Job, case: str) -> None:
 @over("knobs_refused")
 def test_what_cannot_be_honoured_is_refused(job: Job, case: str) -> None:
     for rank in job.figures(case):
-        assert_raised(rank["every_other"], "ConfigurationError", "SGD.step", "leave accumulate out")
+        assert_raised(rank["every_other"], "ConfigurationError", "SGD.step", "remove accumulate")
         assert_raised(rank["twice"], "ConfigurationError", "once for each micro-batch")
         hidden = job.cell.options.startswith(("zero=2", "zero=3"))  # where nobody can touch them
         for unseen in () if hidden else ("clip_unseen", "clear_unseen"):

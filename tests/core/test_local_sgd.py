@@ -41,7 +41,7 @@ def test_the_end_of_a_pass_makes_alike_what_is_apart_once() -> None:
 
 
 def test_counts_that_replicas_do_not_know_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"weight= under 'local_sgd'.*leave weight out"):
+    with pytest.raises(Unsupported, match=r"weight= under 'local_sgd'.*remove weight"):
         refuse_weight()
     with pytest.raises(Unsupported, match=r"count=3\) under 'local_sgd'"):
         refuse_weigh(3)
@@ -105,10 +105,10 @@ def test_parts_are_of_about_one_size() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"outer_lr": 0.0}, "a rate above 0"),
+        ({"outer_lr": 0.0}, "a learning rate above 0"),
         ({"outer_momentum": 1.0}, "a momentum below 1"),
         ({"fragments": 5}, "at most as many fragments as steps"),
-        ({"outer_lr": None, "fragments": 2}, "Give outer_lr="),
+        ({"outer_lr": None, "fragments": 2}, "Pass outer_lr="),
     ],
 )
 def test_outer_steps_that_cannot_be_are_refused(options: dict[str, object], words: str) -> None:

@@ -15,12 +15,12 @@ def test_what_is_not_there_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monk
     room.check_room(tmp_path, 1 << 20)
     memory.write_text("MemTotal: 9000 kB\nMemAvailable: 4096 kB\n")
     room.check_room(tmp_path, 2 << 20)
-    with pytest.raises(DreamError, match="3 MB to write, and 2 MB that may be taken"):
+    with pytest.raises(DreamError, match="3 MB to write, and 2 MB available"):
         room.check_room(tmp_path, 3 << 20)
     for name, text in (("max", "9437184"), ("current", "8388608"), ("stat", "active_file 1048576")):
         Path(f"{group}.{name}").write_text(text)
     room.check_room(tmp_path, 1 << 20)
-    with pytest.raises(DreamError, match="and 1 MB that may be taken"):
+    with pytest.raises(DreamError, match="and 1 MB available"):
         room.check_room(tmp_path, 2 << 20)
 
 

@@ -110,7 +110,7 @@ def test_what_only_a_script_can_write_is_taken() -> None:
 
 
 def test_options_that_break_each_other_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"clip_norm=1.0, clip_value=0.5.*Leave one out"):
+    with pytest.raises(ConfigurationError, match=r"clip_norm=1.0, clip_value=0.5.*Remove one"):
         find("mirrored").resolve({"clip_norm": 1.0, "clip_value": 0.5})
     with pytest.raises(ConfigurationError, match=r"compression='topk', precision='float16'"):
         find("mirrored").resolve({"compression": "topk", "precision": "float16"})

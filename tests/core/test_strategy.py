@@ -128,10 +128,10 @@ def test_the_command_line_goes_before_a_plan(
             {"take": {"strategy": "single", "devices": 1}},
             "takes single, .* 1 dev.*, and 2 here",
         ),
-        ({"take": None}, "Nothing fits in this plan.*the thriftiest"),
+        ({"take": None}, "No candidate in this plan fits.*the thriftiest"),
         ("{", "cannot be read"),
-        ("[]", "is no plan"),
-        ('{"take": {}, "sentence": ""}', "is no plan"),
+        ("[]", "is not a plan"),
+        ('{"take": {}, "sentence": ""}', "is not a plan"),
     ],
 )
 def test_a_plan_that_says_nothing_for_this_place_is_refused(

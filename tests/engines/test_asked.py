@@ -44,19 +44,19 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--hosts", "a:4,b:2"), "equally many ranks"),
-        (("--hosts", "a:4,b:4", "-n", "2"), "equally many ranks"),
+        (("--hosts", "a:4,b:2"), "same number of ranks"),
+        (("--hosts", "a:4,b:4", "-n", "2"), "same number of ranks"),
         (("--hosts", "a:1,a:1"), "names a host twice"),
-        (("--hosts=-oProxyCommand=x:1",), "names no host"),
-        (("--hosts", "localhost:1,b:1"), "must reach the first"),
+        (("--hosts=-oProxyCommand=x:1",), "is neither a list of hosts nor a file"),
+        (("--hosts", "localhost:1,b:1"), "must be able to reach the first"),
         (("--hosts", "a:0,b:0"), "at least 1"),
         (("--hosts", "a:1,b:1", "--nnodes", "3"), "must agree"),
         (("--on", "ssh", "-n", "1"), "no --hosts"),
-        (("--on", "slurm"), "Give -n N"),
+        (("--on", "slurm"), "Pass -n N"),
         (("--on", "mpi", "-n", "2", "--log-dir", "x"), "--log-dir"),
         (("-n", "1", "--gpus", "1"), "Received: --gpus, no --on"),
-        (("--on", "ray", "-n", "2", "--gpus", "3"), "A rank has a GPU to itself"),
-        (("--on", "slurm", "-n", "2", "--gpus", "1"), "A rank has a GPU to itself"),
+        (("--on", "ray", "-n", "2", "--gpus", "3"), "Each rank needs a GPU of its own"),
+        (("--on", "slurm", "-n", "2", "--gpus", "1"), "Each rank needs a GPU of its own"),
         (("--on", "ray", "-n", "2", "--framework", "jax"), "--framework"),
         (("-n", "1", "--signal-before", "7"), "Received: --signal-before, no --on"),
         (("--on", "slurm", "-n", "1", "--signal-before", "7"), "no --checkpoint"),
@@ -169,7 +169,7 @@ def test_where_the_first_is_comes_from_here_too(mpirun: dict[str, str]) -> None:
     assert "-x MASTER_ADDR -x MASTER_PORT " in dream(*command, __file__, env=mpirun | here).stdout
     refused = dream(*command, "--master-port", "3000", __file__, env=mpirun)
     assert refused.returncode == 2
-    assert "Give --master-addr or --hosts too" in refused.stderr
+    assert "Pass --master-addr or --hosts too" in refused.stderr
 
 
 def test_a_signal_reaches_mpirun(mpirun: dict[str, str], tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_pod_of_the_job_set_finds_its_place() -> None:
 def test_a_checkpoint_that_ends_with_its_pod_is_said(options: tuple[str, ...], said: bool) -> None:
     ran = dream("run", *ASKED, *options, *SCRIPT)
     assert ran.returncode == 0
-    assert ("lies on no --volume" in ran.stderr) is said
+    assert ("is on no --volume" in ran.stderr) is said
     if "--volume" not in options:
         return
     (job,) = read(ran.stdout)["spec"]["replicatedJobs"]
@@ -180,14 +180,14 @@ def test_no_token_is_in_a_manifest() -> None:
     ("options", "words"),
     [
         (("--image", ""), "needs an image"),
-        (("--gpus", "3"), "A rank has a GPU to itself"),
-        (("--job-name", "7-of-9"), "names begin with a letter"),
-        (("--job-name", "My_Job"), "small letters, digits and hyphens"),
-        (("--job-name", "mine-"), "end without a hyphen"),
-        (("--volume", "mine:/data"), "A TrainJob has the volumes of its runtime"),
-        (("--jobset", "--volume", "/data"), "Give CLAIM:/FOLDER"),
-        (("--hosts", "a:4,b:4"), "chooses the hosts itself"),
-        (("--node-rank", "1"), "An engine numbers the hosts itself"),
+        (("--gpus", "3"), "Each rank needs a GPU of its own"),
+        (("--job-name", "7-of-9"), "name starts with a letter"),
+        (("--job-name", "My_Job"), "lower-case letters, digits and hyphens"),
+        (("--job-name", "mine-"), "does not end with a hyphen"),
+        (("--volume", "mine:/data"), "A TrainJob takes its volumes from its runtime"),
+        (("--jobset", "--volume", "/data"), "Pass CLAIM:/FOLDER"),
+        (("--hosts", "a:4,b:4"), "chooses the hosts"),
+        (("--node-rank", "1"), "The engine numbers the hosts"),
     ],
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], words: str) -> None:

@@ -87,7 +87,7 @@ thread.start(); thread.join()
     ran = dream("run", "-n", "2", write(tmp_path, f"if rank == 1:{body}".replace("\n", "\n    ")))
     assert ran.returncode == 0
     assert ran.stderr.startswith(
-        "dream run: A thread of rank 1 ended by an error; the rank goes on"
+        "dream run: A thread of rank 1 died with an error; the rank continues"
     )
     assert ran.stderr.endswith("  ValueError: mine\n")
     assert ran.stderr.count("mine") == 2  # its line, and its error
@@ -114,7 +114,7 @@ ONE_A_HOST = {"WORLD_SIZE": "2", "RANK": "1"}
 )  # fmt: skip
 def test_in_another_launchers_rank_it_is_refused(environ: dict[str, str], nnodes: int) -> None:
     (name, value), *_ = environ.items()
-    with pytest.raises(ConfigurationError, match=rf"train copies. Received: {name}={value}"):
+    with pytest.raises(ConfigurationError, match=rf"train its own copy. Received: {name}={value}"):
         refuse_nested(environ, nnodes)
 
 
@@ -141,7 +141,7 @@ end = subprocess.run([sys.executable, '-m', 'dream', 'run', '-n', '1', sys.argv[
 print(end.returncode, end.stderr)
 """
     ran = dream("run", "-n", "2", write(tmp_path, body))
-    assert ran.stdout.startswith("2 dream: `dream run` was started by another launcher")
+    assert ran.stdout.startswith("2 dream: Another launcher started `dream run`")
     assert "Received: WORLD_SIZE=2, RANK=0, LOCAL_RANK=0 (of a rank of `dream run`)" in ran.stdout
 
 

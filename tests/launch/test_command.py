@@ -80,7 +80,7 @@ def test_what_is_on_standard_input_is_said_to_stay_there(
             command, stdin=standard, capture_output=True, text=True, timeout=300, check=False
         )
     assert (ran.returncode, ran.stdout) == (0, "''\n")
-    assert ("does not reach the ranks" in ran.stderr) is bool(given), ran.stderr
+    assert ("is not forwarded to the ranks" in ran.stderr) is bool(given), ran.stderr
 
 
 def test_a_module(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_environment_framework_and_strategy_reach_the_ranks() -> None:
     ("function", "arguments", "words"),
     [
         ("place", (), "calls a function. Received: 'place'"),
-        (place, (threading.Lock(),), "cannot travel"),
+        (place, (threading.Lock(),), "cannot be sent"),
     ],
 )
 def test_what_cannot_be_called(function: object, arguments: tuple[object, ...], words: str) -> None:
@@ -145,7 +145,10 @@ def test_in_one_of_several_processes_a_line_says_so(
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     with caplog.at_level("WARNING", "dream"):
         assert dream.launch(place, 1, n=1) == [0]
-    assert "one of several: each that calls it has a job of its own" in caplog.text
+    assert (
+        "one of several processes of another launcher: each call starts a separate job"
+        in caplog.text
+    )
     assert "OMPI_COMM_WORLD_SIZE=4 of Open MPI" in caplog.text
 
 

@@ -82,8 +82,8 @@ def test_a_full_disk_under_the_logs_is_told_once(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, len(done.stdout)) == (0, 2000 * 501)
     assert done.stderr == (
-        f"dream run: {tmp_path}/rank0.log cannot be written (No space left on device). "
-        "The ranks go on; what cannot be logged is dropped.\n"
+        f"dream run: {tmp_path}/rank0.log cannot be written (No space left on device). The ranks "
+        "continue; output that cannot be logged is dropped.\n"
     )
 
 

@@ -191,7 +191,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert told[0].stdout == told[1].stdout == f"train ['-x'] {tmp_path}\n"
     assert "Rank 0 is forked" in told[0].stderr
-    assert "Every rank starts in an interpreter of its own: --no-warm." in told[1].stderr
+    assert "Every rank starts a fresh interpreter (slower): --no-warm." in told[1].stderr
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_why_ranks_start_fresh_is_told(
         env={**os.environ, "DREAM_FORK_SERVER": "", **environ}, capture_output=True, text=True,
         timeout=300, check=True,
     )  # fmt: skip
-    assert f"Every rank starts in an interpreter of its own: {why}" in ended.stderr
+    assert f"Every rank starts a fresh interpreter (slower): {why}" in ended.stderr

@@ -126,7 +126,7 @@ def refused(name: str) -> list[str]:
                   "torch on rank 0, tensorflow on rank 1", "reduction='horovod'")),
         ("compressed", ("Unsupported: ", "another framework", "compression='float16'", "Leave")),
         ("adasum", ("Unsupported: ", "another framework", "op='adasum'", "Leave")),
-        ("another seed", ("Desynchronized: The ranks' blocks are not the same", "seed=5",
+        ("another seed", ("Desynchronized: The ranks opened different blocks", "seed=5",
                           "seed=4")),
         ("unused", ("Desynchronized: ",)),
         ("other batches", ("Desynchronized: The ranks read different batches",)),
@@ -141,7 +141,11 @@ def test_refused_on_every_rank(name: str, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "rank", "words"),
     [
-        ("two biases", 0, ("Unsupported: This layer adds up parameters", "bias_ih_l0", "lstm")),
+        (
+            "two biases",
+            0,
+            ("Unsupported: This layer sums several parameters", "bias_ih_l0", "lstm"),
+        ),
         ("frozen later", 0, ("ConfigurationError: What is trained has changed",)),
         ("own sampler", 0, ("Unsupported: Ranks of another framework", "shuffle=True")),
         ("own loop", 1, ("Unsupported: Beside ranks", "train_step")),

@@ -83,7 +83,7 @@ def test_calls_that_differ_are_named_on_every_rank(three: native_job.Job, what: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("all_gather", "lengths "), ("all_to_all", "is not what the others")]
+    ("kind", "words"), [("all_gather", "lengths "), ("all_to_all", "differ from what the others")]
 )
 def test_lengths_that_differ_too(three: native_job.Job, kind: str, words: str) -> None:
     for said, untouched in three.gave("differing", Asked(kind, 100), Asked(kind, 101)):

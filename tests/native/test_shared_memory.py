@@ -43,7 +43,7 @@ def test_little_room_is_used_and_said(capfd: pytest.CaptureFixture[str]) -> None
         job.gave("connect", "little")
         check(job)
     said = capfd.readouterr().err
-    assert "goes by smaller pieces, of 64 KiB" in said
+    assert "uses smaller pieces of 64 KiB" in said
     assert "bytes of anonymous memory: File too large" in said
 
 

@@ -44,7 +44,9 @@ def test_other_numbers_of_ranks_are_refused(size: int, given: dict[str, int], wo
 
 @pytest.mark.parametrize("given", [{"staleness": 0}, {"snapshot_every": 5}])
 def test_what_only_dreams_own_servers_know_is_refused(given: dict[str, int]) -> None:
-    with pytest.raises(Unsupported, match="TensorFlow's own servers know no such option"):
+    with pytest.raises(
+        Unsupported, match="TensorFlow's parameter servers do not support this option"
+    ):
         tasks(3, **given)
 
 

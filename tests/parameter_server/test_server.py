@@ -249,7 +249,7 @@ def test_a_batch_of_a_pass_in_which_another_was_begun_is_refused() -> None:
         assert first.take() is not None
         assert worker.work.begin((1, 0), EPOCH, ahead=False).take() is not None
         for take in (first.take, first.take_more):
-            with pytest.raises(Unsupported, match="batches of one loader at a time"):
+            with pytest.raises(Unsupported, match="from only one loader at a time"):
                 take()
         worker.client.leave()
 
@@ -264,7 +264,7 @@ def test_in_step_a_pass_that_one_worker_alone_leaves_is_told() -> None:
             current.take()
             leaves.work.begin((0, 1), EPOCH, ahead=False).take()
 
-        with pytest.raises(Desynchronized, match="rank 1 went on to another pass"):
+        with pytest.raises(Desynchronized, match="rank 1 started another epoch"):
             together(lambda: stays.epoch(0, EPOCH), leave)
         for worker in (stays, leaves):
             worker.client.leave()
@@ -320,7 +320,7 @@ def test_loaders_that_differ_are_refused() -> None:
 def test_a_step_without_a_batch_is_refused() -> None:
     with job(workers=1) as running:
         worker = running.worker(0)
-        with pytest.raises(ConfigurationError, match="no batch that was dealt"):
+        with pytest.raises(ConfigurationError, match="does not belong to a batch"):
             worker.work.push(0.0, None, b"")
         worker.client.leave()
 

@@ -43,7 +43,7 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
     end = run("kill", tmp_path)
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
-    assert "The others go on; it is started again." in end.stderr
+    assert "The others continue; it is being restarted." in end.stderr
     assert "worker of rank 1 is lost" in end.stderr
     assert "1 workers lost, 1 came back, 5 samples repeated" in end.stdout
     assert read(tmp_path, 0) + read(tmp_path, 1) == {str(index): 2 for index in range(200)}
@@ -68,7 +68,7 @@ def test_a_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -
     end = run("server", tmp_path, "--max-restarts", "1")
     assert end.returncode == 0, end.stderr
     assert "Starting again, 1 of 1." in end.stderr
-    assert "training goes on from the snapshot after 5 updates" in end.stderr
+    assert "training resumes from the snapshot after 5 updates" in end.stderr
     assert "80 updates" in end.stdout
     first = read(tmp_path, 0)
     unsaid = {str(index) for index in range(200)} - set(first)  # pushed, and no answer came
@@ -93,6 +93,6 @@ def test_a_keras_worker_that_is_killed_is_done_without(tmp_path: Path) -> None:
 def test_a_keras_server_that_dies_is_started_again_from_its_snapshot(tmp_path: Path) -> None:
     end = run("server", tmp_path, "--max-restarts", "1", script=KERAS)
     assert end.returncode == 0, end.stderr
-    assert "training goes on from the snapshot after 5 updates" in end.stderr
+    assert "training resumes from the snapshot after 5 updates" in end.stderr
     assert "80 updates" in end.stdout
     assert "optimizer counts 80" in end.stdout

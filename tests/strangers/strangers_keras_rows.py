@@ -14,7 +14,7 @@ ADAM = "Adam divides by the root of small squares: rounding grows to 1e-5"
 BY_HAND = "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit"
 TAPE = "every rank computes whole batches; of variables in parts only dream's step has gradients"
 IN_PARTS = {"sharded": BY_HAND}
-ONE_STEP = "Several devices of one process take one step at a time"
+ONE_STEP = "Several devices in one process run one step per call"
 RACE = "two generators draw from one source in threads of TensorFlow's"
 
 CELLS = {

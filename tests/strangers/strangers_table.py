@@ -102,7 +102,7 @@ def _line(row: Row, strategy: str, ranks: int, outcome: Outcome, fault: str) -> 
     figures = [f"{outcome.difference:.1e}", f"{outcome.logged:.1e}"]
     if not outcome.ended:
         figures = ["error", "hangs" if "hangs: given up" in outcome.output else ""]
-    said = [line for line in outcome.lines() if "takes shared_memory" not in line]
+    said = [line for line in outcome.lines() if "uses shared_memory" not in line]
     expected = row.expected(strategy)
     said = [line for line in said if expected in line] or said if expected != EQUAL else said
     said = [f"most: {outcome.worst}", *said] if fault and outcome.worst else said

@@ -36,7 +36,7 @@ ROWS: list[Row] = [
     Row("average_meters", logs="is of this rank's rows alone", reason=OWN),
     Row(
         "bad_batches_skipped",
-        expect="do not train on the same batch",
+        expect="are training on different batches",
         but={"sharded": "Make the same calls in the same order on every rank"},
         reason="whether a batch is left out hangs on a loss before its backward, a rank's own",
     ),
@@ -109,13 +109,13 @@ ROWS: list[Row] = [
     Row("from_scratch"),
     Row(
         "functional_call",
-        expect="parameters that were computed",
+        expect="computed parameters",
         but={"sharded": "meets an ordinary tensor"},
         reason="whose parameters they are cannot be seen in the call, and the error says so",
     ),
     Row(
         "functional_gradients",
-        expect="Gradients that torch.func computes are",
+        expect="Gradients computed by torch.func are",
         reason="no backward is run that could carry the gradient to other ranks",
     ),
     Row("gan_two_optimizers", sample=("mirrored", "sharded")),
@@ -300,7 +300,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "momentum_queue",
-        expect="is a buffer that forward changes",
+        expect="is a buffer that forward updates",
         reason="each batch is written into a buffer, in order",
     ),
     Row("moving_average_of_weights"),
@@ -312,7 +312,7 @@ ROWS: list[Row] = [
     Row("norm_on_whole_batches", sample=("mirrored",)),
     Row(
         "online_normaliser",
-        expect="is a buffer that forward changes by this rank's own samples",
+        expect="is a buffer that forward updates from this rank's samples",
         reason="what is counted in a buffer is counted of a rank's own rows",
     ),
     Row(
@@ -343,7 +343,7 @@ ROWS: list[Row] = [
     Row("pruned_by_hooks"),
     Row(
         "private_gradients",
-        expect="Gradients that torch.func computes are",
+        expect="Gradients computed by torch.func are",
         but={"sharded": "is not evenly divisible by mesh dimension"},
         reason="no backward is run that could carry the gradient to other ranks",
     ),
@@ -354,7 +354,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "quantisation_aware",
-        expect="is a buffer that forward changes by this rank's own samples",
+        expect="is a buffer that forward updates from this rank's samples",
         reason="the range follows a rank's own rows",
     ),
     Row("radiance_field"),
@@ -365,7 +365,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "ready_made_batches",
-        expect="Samples that come one by one cannot be dealt",
+        expect="Single samples cannot be divided among several ranks",
         reason="the loader is given whole batches, which nobody may cut",
     ),
     Row(
@@ -476,7 +476,7 @@ ROWS: list[Row] = [
     Row("vae_summed_loss", sample=("mirrored",)),
     Row(
         "vector_quantiser",
-        expect="is a buffer that forward changes",
+        expect="is a buffer that forward updates",
         reason="a buffer follows the batch",
     ),
     Row("vision_transformer_drop_path"),

@@ -150,7 +150,7 @@ class CaughtGradients:
             yield found
             if len(self._caught) != 1:
                 raise Unsupported(
-                    "A step has one gradient. Received: a step that applied "
+                    "A step must apply gradients once. Received: a step that applied "
                     f"{len(self._caught)}. Call the optimizer once in train_step."
                 )
             ((gradients, variables),) = self._caught
@@ -233,6 +233,6 @@ class LocalBlock:
 
     def _refused(self, model: Any, *_: Any, **__: Any) -> None:
         raise Unsupported(
-            f"Under {self._strategy!r} a step is on a batch that was dealt. Received: "
+            f"Under {self._strategy!r} a step needs a batch handed out by the servers. Received: "
             f"{model.name!r}.train_on_batch. Use fit, or strategy.train_step."
         )

@@ -93,9 +93,9 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
     )  # fmt: skip
     if given["shuffle"] and (isinstance(source, Arrays) or source.ordered is not None):
         once(
-            "each worker takes shuffled samples in an order that seed= draws, which is "
-            "not the script's own on one device. Received: fit(shuffle=True). Say shuffle=False "
-            "for the order of the data"
+            "each worker takes shuffled samples in an order that seed= draws, which is not the "
+            "script's own on one device. Received: fit(shuffle=True). Pass shuffle=False for the "
+            "order of the data"
         )
     progress = FitProgress()
     progress.passes = passes
@@ -183,7 +183,7 @@ def _check(model: Any, given: Arguments) -> None:
     if type(model).fit is not keras.Model.fit:
         what = f"{type(model).__name__}.fit", "Override train_step in its place"
     elif given["steps_per_epoch"] is not None:
-        what = f"steps_per_epoch={given['steps_per_epoch']}", "Leave it out: an epoch is all data"
+        what = f"steps_per_epoch={given['steps_per_epoch']}", "Remove it: an epoch is all data"
     elif model.steps_per_execution > 1:
         what = f"steps_per_execution={model.steps_per_execution}", "Leave it at 1"
     elif any(
@@ -193,7 +193,7 @@ def _check(model: Any, given: Arguments) -> None:
         what = "BackupAndRestore", "Save with ModelCheckpoint, or use snapshot_every="
     if what is not None:
         raise Unsupported(
-            f"Replicas that step alone cannot do this. Received: {what[0]}. {what[1]}."
+            f"Replicas that step independently cannot do this. Received: {what[0]}. {what[1]}."
         )
 
 
@@ -242,7 +242,7 @@ class WalkFeed(LeasedFeed):
     ) -> None:
         if count is None or count < 0:
             raise Unsupported(
-                "Servers deal batches by their numbers. Received: data of unknown length. Say it "
+                "The servers hand out batches by index. Received: data of unknown length. Say it "
                 "with dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass arrays."
             )
         self._batches = iter(source)
@@ -269,8 +269,8 @@ class WalkFeed(LeasedFeed):
                 self._read.append(next(self._batches))
             except StopIteration:
                 raise Desynchronized(
-                    "The data has fewer batches than it said. Received: batch "
-                    f"{index} of {len(self._read)}. Read the same data on every rank."
+                    f"The data has fewer batches than its length says. Received: batch {index} of "
+                    f"{len(self._read)}. Read the same data on every rank."
                 ) from None
         return self._read[index]
 

@@ -174,7 +174,7 @@ def check(optimizer: Any, servers: int) -> None:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise _refused(f"{kind}, whose scale all steps share", "Use dtype policy mixed_bfloat16")
     if optimizer.use_ema:
-        raise _refused(f"{kind}(use_ema=True)", "Leave use_ema out")
+        raise _refused(f"{kind}(use_ema=True)", "Remove use_ema")
     if optimizer.global_clipnorm is not None and servers > 1:
         raise _refused(
             f"{kind}(global_clipnorm=...) over {servers} servers, of which none has the whole "

@@ -60,10 +60,10 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is un
     def on_train_begin(self, logs: Any = None) -> None:
         if not self.taken and self.path is not None:
             raise Unsupported(
-                "This fit cannot be saved and gone on with. Received: dream.keras.Checkpoint for "
+                "This fit cannot be saved and resumed. Received: dream.keras.Checkpoint for "
                 f"{self.model.name!r}, which was made outside of a block, trains under "
-                "'parameter_server', or reads data of an order that no other process finds "
-                "again (a tf.data.Dataset, a generator, a DataLoader). Make the model in `with "
+                "'parameter_server', or reads data of an order that no other process finds again "
+                "(a tf.data.Dataset, a generator, a DataLoader). Make the model in `with "
                 "dream.strategy(...)` ('single' is a strategy too), and give fit arrays or a "
                 "keras.utils.PyDataset."
             )
@@ -106,7 +106,7 @@ class OtherCallbacks:
         own = sorted({type(c).__name__ for c in self._named.values() if not _of_keras(c)})
         if own:
             logger.info(
-                "%s begins anew: a checkpoint keeps no callback of one's own", ", ".join(own)
+                "%s starts over: a checkpoint does not save custom callbacks", ", ".join(own)
             )
 
 
@@ -120,11 +120,11 @@ def _of_keras(callback: Any) -> bool:
 
 _TWO = (
     "Two callbacks would have fit go on, each from its own place. Received: BackupAndRestore "
-    "beside dream.keras.Checkpoint. Leave BackupAndRestore out."
+    "beside dream.keras.Checkpoint. Remove BackupAndRestore."
 )
 _BEST = (
     "A checkpoint does not hold the best weights that EarlyStopping keeps in memory. Received: "
-    "restore_best_weights=True beside dream.keras.Checkpoint. Leave it out, and give Checkpoint "
+    "restore_best_weights=True beside dream.keras.Checkpoint. Remove it, and give Checkpoint "
     "best=, whose folder has them."
 )
 

@@ -48,8 +48,8 @@ class KerasCheckpointer(Checkpointer):
         """alone: replicas that have each a state of their own; None where ranks are alike."""
         if engine.mixed:
             raise Unsupported(
-                "A job of ranks of two frameworks writes no checkpoints yet. Received: Keras on "
-                f"{engine.framework} among others. Keep strategy.full_state(model)."
+                "A job with two frameworks cannot write checkpoints yet. Received: Keras on "
+                f"{engine.framework} among others. Save strategy.full_state(model) instead."
             )
         self._engine, self._alone = engine, alone
 

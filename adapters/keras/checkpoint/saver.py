@@ -47,7 +47,7 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
             raise Unsupported(
                 "Replicas that step alone have figures of their own within an epoch, so their fit "
                 f"is saved at epochs' ends. Received: every={asked.every} under 'local_sgd'. "
-                "Leave every out."
+                "Remove every."
             )
         asked.taken = True
         assert asked.path is not None
@@ -79,9 +79,9 @@ class FitSaver(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unty
         kept = found and found.extra.get(_FIT)
         if found and not kept:
             raise ConfigurationError(
-                "This checkpoint does not say where a fit stood. Received: "
-                f"{self._path}, which strategy.save wrote. Load it by strategy.load before "
-                "fit, and give dream.keras.Checkpoint another folder."
+                f"This checkpoint does not contain the position of a fit. Received: {self._path}, "
+                "which strategy.save wrote. Load it by strategy.load before fit, and give "
+                "dream.keras.Checkpoint another folder."
             )
         if not found or not kept or kept["number"] < self._fit:
             self._step = self._saved = found.step if found else 0

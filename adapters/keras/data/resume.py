@@ -96,8 +96,9 @@ class FitProgress:
         if self.resuming:
             if initial_epoch not in (0, self.fit_epoch):
                 raise ConfigurationError(
-                    "fit cannot start at one epoch and go on in another. Received: initial_epoch="
-                    f"{initial_epoch}, a state of epoch {self.fit_epoch}. Leave initial_epoch out."
+                    "fit cannot start at one epoch and go on in another. Received: "
+                    f"initial_epoch={initial_epoch}, a state of epoch {self.fit_epoch}. Remove "
+                    "initial_epoch."
                 )
             self.passes.next, first = self.position.epoch, self.fit_epoch
         self._offset = self.passes.next - first

@@ -198,20 +198,20 @@ def in_parts(source: Arrays | Batches, x: Any, steps: Any, at_once: int) -> Arra
     if not private_data.is_tf_dataset(x) or not hasattr(x, "options"):
         raise Unsupported(
             "A rank's own part is read of a tf.data.Dataset that is made from files. Received: "
-            f"input='sharded' and a {type(x).__name__}, of which a batch is the global one. Leave "
-            "input= out."
+            f"input='sharded' and a {type(x).__name__}, of which a batch is the global one. Remove "
+            "input=."
         )
     if steps is not None or at_once > 1:
         raise Unsupported(
             "An epoch of parts that ranks read alone ends with the last of them, and ranks meet in "
-            f"each step. Received: input='sharded', steps_per_epoch={steps}, steps_per_execution="
-            f"{at_once}. Leave them out."
+            f"each step. Received: input='sharded', steps_per_epoch={steps}, "
+            f"steps_per_execution={at_once}. Remove them."
         )
     policy = x.options().experimental_distribute.auto_shard_policy.name
     if policy not in _BY_FILES:
         raise Unsupported(
-            "Ranks read files of their own under input='sharded'. Received: auto_shard_policy="
-            f"AutoShardPolicy.{policy}. Leave it out, or use AutoShardPolicy.FILE."
+            "Ranks read files of their own under input='sharded'. Received: "
+            f"auto_shard_policy=AutoShardPolicy.{policy}. Remove it, or use AutoShardPolicy.FILE."
         )
     return replace(source, parted=True)
 
@@ -225,7 +225,7 @@ def check_auto_shard(x: Any) -> None:
     if policy not in _DEALT:
         raise Unsupported(
             "A batch of a tf.data.Dataset is the global one: every rank reads it, and keeps its "
-            f"rows. Received: auto_shard_policy=AutoShardPolicy.{policy}. Leave it out, or use "
+            f"rows. Received: auto_shard_policy=AutoShardPolicy.{policy}. Remove it, or use "
             "AutoShardPolicy.DATA, which is what happens here."
         )
 

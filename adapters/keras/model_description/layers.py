@@ -57,9 +57,9 @@ def whole(layer: Any, *names: str, **roles: str) -> dict[str, tuple[Part, ...]]:
     strange = sorted(found.keys() - roles.keys())
     if strange:
         raise Unsupported(
-            "This layer has variables that no other framework's has. Received: "
-            f"{layer.name!r}, a {type(layer).__name__} with {', '.join(strange)}. Leave out what "
-            "made them (quantization, LoRA, renorm, a gate)."
+            f"This layer has variables that no other framework's has. Received: {layer.name!r}, a "
+            f"{type(layer).__name__} with {', '.join(strange)}. Remove what made them "
+            "(quantization, LoRA, renorm, a gate)."
         )
     return {name: (Part(roles[name], tuple(variable.shape)),) for name, variable in found.items()}
 

@@ -167,9 +167,10 @@ class TorchCheckpointer(Checkpointer):
         )
         if [len(group) for group in here] != [len(group["params"]) for group in state.groups]:
             raise ConfigurationError(
-                "This checkpoint is of other groups of parameters. Received: groups of "
+                "This checkpoint belongs to different parameter groups. Received: groups of "
                 f"{[len(group['params']) for group in state.groups]} in it, "
-                f"{[len(group) for group in here]} here. Make them as they were."
+                f"{[len(group) for group in here]} here. Create them as they were when it was "
+                "saved."
             )
 
     @torch.no_grad()

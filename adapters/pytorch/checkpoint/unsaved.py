@@ -183,7 +183,7 @@ def _alone(named: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(tensor: torch.Tensor) -> list[Any]:
     if type(tensor) is not torch.Tensor or tensor.requires_grad:
-        raise Unsupported("A checkpoint keeps plain tensors among plain values.")
+        raise Unsupported("A checkpoint can only store plain tensors and plain values.")
     kept = tensor.detach().cpu().contiguous()
     whole = kept.reshape(-1).view(torch.uint8).numpy().tobytes()
     return [dtype_name(tensor.dtype), [*tensor.shape], str(tensor.device), whole]

@@ -102,8 +102,9 @@ def _why_rank_0s(sizes: list[int | None]) -> str:
 def _check_last(said: list[int]) -> None:
     if len(set(said)) > 1:
         raise Desynchronized(
-            "The ranks drew different orders in the pass before, so samples were left out or came "
-            f"twice. Received: {unlike(said)}. Seed what shuffles the data alike on all ranks."
+            "The ranks drew different orders in the previous epoch, so samples were skipped or "
+            f"repeated. Received: {unlike(said)}. Seed whatever shuffles the data identically on "
+            "all ranks."
         )
 
 

@@ -195,7 +195,7 @@ class LoaderSharder:
         if own_order and self._resyncs is not None:
             raise Unsupported(
                 "Ranks of another framework cannot draw from torch's samplers. Received: a sampler "
-                "or a generator of one's own. Leave it out: shuffle=True gives the order of "
+                "or a generator of one's own. Remove it: shuffle=True gives the order of "
                 "strategy.order(samples, epoch) on every rank."
             )
         fixed = None if own_order else self._seed
@@ -260,9 +260,8 @@ class LoaderSharder:
     def _refuse_single_samples(self, loader: DataLoader[Any]) -> None:
         if (self._told_by or self._communicator).world_size > 1:
             raise Unsupported(
-                "Samples that come one by one cannot be dealt to several ranks. Received: a "
-                f"DataLoader over {type(loader.dataset).__name__}, batch_size=None. Give it a "
-                "batch size."
+                "Single samples cannot be divided among several ranks. Received: a DataLoader over "
+                f"{type(loader.dataset).__name__}, batch_size=None. Give it a batch size."
             )
 
     def _check(self, loader: DataLoader[Any]) -> None:
@@ -270,7 +269,7 @@ class LoaderSharder:
             self._divided.now.check_batch_size(loader.batch_size)
         if loader.num_workers > 0 and not loader.in_order:
             raise Unsupported(
-                "Batches that overtake each other cannot be weighed. Received: in_order=False "
+                "Batches that arrive out of order cannot be weighted. Received: in_order=False "
                 f"with num_workers={loader.num_workers}. Leave in_order at True."
             )
 
@@ -341,7 +340,7 @@ def refuse_replaced(loader: Any) -> Iterator[Any]:
     raise Unsupported(
         "A batch sampler that replaces the loader's own after it was made may read ahead of the "
         f"loop, so its batches cannot be dealt. Received: a {type(loader).__name__} with "
-        f"{type(loader.batch_sampler).__name__}. Give batch_sampler= to the DataLoader, or use an "
+        f"{type(loader.batch_sampler).__name__}. Pass batch_sampler= to the DataLoader, or use an "
         "ordinary one with persistent_workers=True."
     )
 

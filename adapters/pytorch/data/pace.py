@@ -48,8 +48,8 @@ class SharePace:
     def __init__(self, ranks: Communicator, divided: Divided, device: torch.device) -> None:
         if device.type != "cpu":
             raise Unsupported(
-                "A GPU computes when its rank has long gone on, so speeds cannot be seen. "
-                f"Received: shares='auto' on {device}. Give them by hand, as in shares=[3, 1]."
+                "A GPU computes asynchronously, so the ranks' speeds cannot be measured. Received: "
+                f"shares='auto' on {device}. Give them by hand, as in shares=[3, 1]."
             )
         self._ranks, self._divided = ranks, divided
         self._samples, self._seconds = 0, 0.0

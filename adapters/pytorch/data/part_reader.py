@@ -121,7 +121,7 @@ def _copy(dataset: Any) -> Any:
         return deepcopy(dataset)
     except Exception as error:
         raise Unsupported(
-            "Each part of a stream is read from a copy of its own. Received: a "
+            "Each part of a stream is read from its own copy of the dataset. Received: a "
             f"{type(dataset).__name__} that cannot be copied ({error}). Open files in __iter__."
         ) from error
 

@@ -135,7 +135,7 @@ class PartedStream:
             raise Unsupported(
                 "input='sharded' has each rank read other parts of a stream. Received: one whose "
                 f"parts on rank {', '.join(map(str, bare))} are empty at the start. Give it at "
-                "least as many files as ranks, divided by get_worker_info(), or leave input= out."
+                "least as many files as ranks, divided by get_worker_info(), or remove input=."
             )
 
     def _compare(self, read: Read) -> None:
@@ -152,9 +152,9 @@ class PartedStream:
             raise Unsupported(
                 "A stream that is read in parts must be divided by worker. Received: a "
                 f"{type(self._loader.dataset).__name__} whose first parts begin with the same "
-                "samples, so that each would come many times. Take files or samples "
-                "[info.id :: info.num_workers] of info = torch.utils.data.get_worker_info(), or "
-                "leave input= out. (A stream that draws its samples draws them by info.id.)"
+                "samples, so that each would come many times. Take files or samples [info.id :: "
+                "info.num_workers] of info = torch.utils.data.get_worker_info(), or remove input=. "
+                "(A stream that draws its samples draws them by info.id.)"
             )
         if read.alone:
             say(_BY_ITSELF)
@@ -166,12 +166,12 @@ def _checked(loader: DataLoader[Any], ranks: int) -> int:
         raise Unsupported(
             "A stream is read in parts by torch's own DataLoader, in batches of a size. Received: "
             f"a {type(loader).__name__} with batch_size={loader.batch_size}. Have the stream yield "
-            "samples and give a DataLoader the batch size, or leave input= out."
+            "samples and give a DataLoader the batch size, or remove input=."
         )
     if ranks > PARTS:
         raise Unsupported(
             f"input='sharded' cuts a stream into {PARTS} parts. Received: {ranks} ranks. Use at "
-            f"most {PARTS}, or leave input= out."
+            f"most {PARTS}, or remove input=."
         )
     check_batch_size(loader.batch_size, ranks)
     return loader.batch_size

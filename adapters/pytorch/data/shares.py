@@ -150,7 +150,7 @@ class Shares:
         if nothing and isinstance(error, Exception) and not isinstance(error, DreamError):
             error.add_note(
                 "This rank has no sample of the last batch, which has fewer than there are ranks. "
-                "Say drop_last=True, or choose a batch_size that leaves every rank a sample."
+                "Pass drop_last=True, or choose a batch_size that leaves every rank a sample."
             )
 
     @property

@@ -45,9 +45,10 @@ class OwnDistribution:
             world = self._own.world
             if ranks not in (-1, world.world_size) or rank not in (-1, world.rank):
                 raise ConfigurationError(
-                    "The process group of this job is there already, and is another one. Received: "
-                    f"init_process_group(world_size={ranks}, rank={rank}) on rank {world.rank} of "
-                    f"{world.world_size}. Leave both out, or take them from RANK and WORLD_SIZE."
+                    "This job's process group already exists and differs from the one requested. "
+                    f"Received: init_process_group(world_size={ranks}, rank={rank}) on rank "
+                    f"{world.rank} of {world.world_size}. Remove both, or take them from RANK and "
+                    "WORLD_SIZE."
                 )
             there = _backends()
             if backend is not None and not set(_named(backend)) & set(_named(there)):
@@ -152,6 +153,6 @@ def _named(backends: str) -> list[str]:
 
 def _refused(method: str, remedy: str) -> Unsupported:
     return Unsupported(
-        "DistributedDataParallel leaves the work to dream in the block, and this is not done. "
-        f"Received: {method}(). {remedy}."
+        "In the block DistributedDataParallel leaves the work to dream, which does not support "
+        f"this. Received: {method}(). {remedy}."
     )

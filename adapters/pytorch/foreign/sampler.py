@@ -30,10 +30,11 @@ def global_batches(loader: DataLoader[Any], sampler: Any, ranks: Communicator) -
     own = loader.batch_sampler
     if type(own) is not BatchSampler or sampler.num_replicas != ranks.world_size:
         raise Unsupported(
-            "This loader divides the data among the ranks in a way of its own. Received: "
-            f"{type(own).__name__} over {type(sampler).__name__}(num_replicas="
-            f"{sampler.num_replicas}), ranks={ranks.world_size}. Leave the sampler out and say "
-            "shuffle=True: dream deals every global batch to the ranks."
+            "This loader divides the data among the ranks in its own way. Received: "
+            f"{type(own).__name__} over "
+            f"{type(sampler).__name__}(num_replicas={sampler.num_replicas}), "
+            f"ranks={ranks.world_size}. Remove the sampler and pass shuffle=True: dream deals "
+            "every global batch to the ranks."
         )
     size = own.batch_size * ranks.world_size
     logger.info(

@@ -165,7 +165,7 @@ class TorchEngine(Engine):
         if self._parted:
             raise Unsupported(
                 "Streams are read in parts in torch's own loops. Received: input='sharded' and a "
-                "Keras fit over batches that come one after the other. Leave input= out."
+                "Keras fit over batches that come one after the other. Remove input=."
             )
         return data.of_batches(source, self.rank, self.division, mixed=self.mixed)
 
@@ -214,7 +214,7 @@ class TorchEngine(Engine):
             once(
                 "torch's own functions draw for each micro-batch by itself, so that masks and "
                 "noise are not those of a whole batch on one device. Received: "
-                f"accumulate={self.knobs.micros}. Leave accumulate out for those"
+                f"accumulate={self.knobs.micros}. Remove accumulate for those"
             )
 
 

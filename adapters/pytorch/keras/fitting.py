@@ -115,7 +115,7 @@ class _Before:
 
 def _refused(names: Sequence[str], what: str) -> Unsupported:
     return Unsupported(
-        f"In micro-batches, {what} is another. Received: accumulate='auto' and "
-        f"{', '.join(names)}. Leave accumulate out, or give a number of micro-batches, as in "
-        "accumulate=4, if that is what you want."
+        f"In micro-batches, {what} is another. Received: accumulate='auto' and {', '.join(names)}. "
+        "Remove accumulate, or give a number of micro-batches, as in accumulate=4, if that is what "
+        "you want."
     )

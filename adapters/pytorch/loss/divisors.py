@@ -23,7 +23,7 @@ CONSTANT = "a sum, divided by the size of the global batch, a constant"
 COUNT = "a sum, divided by as many samples as this rank has, a count"
 TIMES = (
     "a mean, times a number that is how many samples this rank has, taken for a constant. If it is "
-    "their number, as len(x) is, say reduction='sum', or strategy.weigh(loss, count)"
+    "their number, as len(x) is, pass reduction='sum', or strategy.weigh(loss, count)"
 )
 LATE = (
     "a sum, divided by a number that is not the same on every rank, as a count; it was when the "

@@ -99,7 +99,7 @@ class Parallelism(Held):
 
     supports: Mapping[str, Values] | None = None
     supports_for = "This strategy"
-    instead = "Leave it out."
+    instead = "Remove it."
     checkpoints = True
     keras_block: str | None = None
     keras_steps = True
@@ -162,7 +162,7 @@ class Parallelism(Held):
         if self.world.world_size == 1:
             return None
         raise Unsupported(
-            f"{self.name!r} trains the loop's own lines alone. Received: train_step. Write the "
+            f"{self.name!r} supports only a plain training loop. Received: train_step. Write the "
             "loop, or use 'mirrored'."
         )
 
@@ -171,7 +171,7 @@ class Parallelism(Held):
         if self.world.world_size == 1:
             return loss
         raise Unsupported(
-            f"Under {self.name!r} a loss is weighed by the step. Received: weigh(loss, "
+            f"Under {self.name!r} the loss weight is set in the train step. Received: weigh(loss, "
             f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
 
@@ -235,8 +235,8 @@ class Parallelism(Held):
         """What saves and loads its models, optimizers and generators."""
         if not self.checkpoints:
             raise Unsupported(
-                f"Checkpoints under {self.name!r} are not there yet. Received: save or load. Keep "
-                "strategy.full_state(model)."
+                f"Checkpoints under {self.name!r} are not supported yet. Received: save or load. "
+                "Save strategy.full_state(model) instead."
             )
         return TorchCheckpointer(self)
 
@@ -248,9 +248,8 @@ class Parallelism(Held):
 def _check_budget(knobs: Knobs, device: torch.device) -> None:
     if knobs.recompute == AUTO and knobs.memory_budget is None and device.type == "cpu":
         raise ConfigurationError(
-            "On the CPU it must be said how much memory activations may take. Received: "
-            "recompute='auto' without memory_budget. Say memory_budget='2GB', or 0.5 for half of "
-            "what they take."
+            "On the CPU the memory limit for activations must be given. Received: recompute='auto' "
+            "without memory_budget. Pass memory_budget='2GB', or 0.5 for half of what they take."
         )
 
 

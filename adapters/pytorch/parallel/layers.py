@@ -110,7 +110,7 @@ def _by_name(model: nn.Module, places: Mapping[str, int], devices: int) -> Layer
         elif any(True for _ in known[layer.name].parameters()):
             raise ConfigurationError(
                 "Every layer with parameters needs a device. Received: place= without "
-                f"{layer.name!r}. Add it to place=, or leave place= out."
+                f"{layer.name!r}. Add it to place=, or remove place=."
             )
     return LayerPlacement(model, found, opened)
 
@@ -183,8 +183,8 @@ class _Draws:
         self._drew = not same(before, state())
         if self._drew and side_by_side:
             logger.info(
-                "a call of %s has random draws, which its first calls had not: in this one they "
-                "are not those of one device", self._name,
+                "a call of %s draws random numbers, which its first calls did not: in this call "
+                "they differ from those of one device", self._name,
             )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ class LayersOfRanks(Averaging):
         if asked not in (None, ranks):
             raise ConfigurationError(
                 "Under split='layers' each process has one copy of the model. Received: "
-                f"data={asked}, {ranks} processes. Leave data= out, or start {asked} of them."
+                f"data={asked}, {ranks} processes. Remove data=, or start {asked} of them."
             )
         here = _own_devices(plan)
         mesh = Mesh.fit(len(here), data=1, model=devices_of_row(plan), spare="model")

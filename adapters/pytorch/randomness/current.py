@@ -132,7 +132,7 @@ class Current:
             raise Unsupported(
                 "A backward pass draws again what a part of the batch drew, and cannot tell which. "
                 "Received: torch.utils.checkpoint around random draws, in a model on several "
-                "devices. Say recompute=True instead of it, or use 'mirrored'."
+                "devices. Pass recompute=True instead of it, or use 'mirrored'."
             )
         return self.last
 

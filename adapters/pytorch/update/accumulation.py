@@ -73,8 +73,8 @@ class Updates:
                 logger.info(
                     "a model is called after its %s.step on the same batch, which waits for the "
                     "last micro-batch of accumulate=%d: the others see it as it was before, which "
-                    "one device would not. Step all optimizers at the end of a batch, or leave "
-                    "accumulate= out",
+                    "one device would not. Step all optimizers at the end of a batch, or remove "
+                    "accumulate=",
                     gate.name, self.most,
                 )  # fmt: skip
                 return
@@ -89,9 +89,9 @@ class Updates:
         """The micro-batch that the last forward pass was on."""
         if self._share is None:
             raise Unsupported(
-                "Only the batches of dream's loaders come in micro-batches. Received: "
-                f"accumulate={self.most} and a step on data of another source. Take the batches "
-                "from a DataLoader made in the block, or use strategy.train_step."
+                "Only batches from dream's loaders are split into micro-batches. Received: "
+                f"accumulate={self.most} and a step on data of another source. Use batches from a "
+                "DataLoader made in the block, or use strategy.train_step."
             )
         return self._share
 
@@ -112,7 +112,7 @@ class Updates:
         for gate in dropped:
             gate.drop()
         if dropped:
-            logger.info("an update was left before its last micro-batch, and dropped")
+            logger.info("an update ended before its last micro-batch: its gradients were dropped")
 
     def _check_follows(self, share: Share) -> None:
         last = self._share
@@ -145,10 +145,10 @@ class Gate:
         if self._at != before and (share.micro or self._at == (number, 0)):
             raise ConfigurationError(
                 "An optimizer steps once for each micro-batch; it acts on the last of an update. "
-                f"Received: {type(self._optimizer).__name__}.step at micro-batch "
-                f"{share.micro + 1} of {share.micros}, after a step at {self._at[1] + 1} of update "
-                f"{self._at[0]}, now {number}. Call step after each backward, on a new batch each "
-                "time; leave accumulate out where the loop accumulates by itself."
+                f"Received: {type(self._optimizer).__name__}.step at micro-batch {share.micro + 1} "
+                f"of {share.micros}, after a step at {self._at[1] + 1} of update {self._at[0]}, "
+                f"now {number}. Call step after each backward, on a new batch each time; remove "
+                "accumulate where the loop accumulates by itself."
             )
         self._at = number, share.micro
         self.open = not share.last
@@ -191,7 +191,7 @@ def refuse_scaler(scaler: torch.amp.GradScaler) -> None:
         raise Unsupported(
             "A scaler unscales the gradient at each step, and under accumulate= that is not "
             "complete yet; precision='float16' scales by itself. Received: "
-            f"{type(scaler).__name__} in the block. Leave it out."
+            f"{type(scaler).__name__} in the block. Remove it."
         )
 
 

@@ -61,7 +61,7 @@ class AutoRecompute:
             raise Unsupported(
                 "A model's blocks are measured as they are called, and a compiled model calls "
                 "none. Received: recompute='auto' and torch.compile, which chooses by itself what "
-                "to compute again. Leave one of them out."
+                "to compute again. Remove one of them."
             )
         if self._left:
             return True

@@ -71,8 +71,8 @@ def check_several(count: float, x: torch.Tensor) -> None:
     if count <= 1.0:
         raise ConfigurationError(
             "A batch normalisation needs two values of a channel. Received: an input of shape "
-            f"{tuple(x.shape)} on this rank, and {count:.0f} values on all. Say drop_last=True, or "
-            "choose a batch_size that leaves two samples for the last batch."
+            f"{tuple(x.shape)} on this rank, and {count:.0f} values on all. Pass drop_last=True, "
+            "or choose a batch_size that leaves two samples for the last batch."
         )
 
 
@@ -171,7 +171,7 @@ def refuse_compiled(module: nn.Module) -> None:
         raise ConfigurationError(
             "A BatchNorm that torch.jit has compiled normalises each rank's share by itself. "
             f"Received: {found[0]} in {type(module).__name__}. Train the module as it was, and "
-            "compile it after training, or say sync_batch_norm=False."
+            "compile it after training, or pass sync_batch_norm=False."
         )
 
 

@@ -109,7 +109,7 @@ def _chosen(module: nn.Module, how: How, opened: Collection[nn.Module]) -> list[
             raise ConfigurationError(
                 "A layer that is cut over ranks or devices, or looked into, is not computed as "
                 f"one. Received: recompute={how!r}, and {type(layer).__name__} is. Name layers "
-                "inside it, or say recompute=True."
+                "inside it, or pass recompute=True."
             )
     return found
 
@@ -195,7 +195,7 @@ def _chains_or_raise(module: nn.Module) -> list[nn.Module]:
         raise ConfigurationError(
             "recompute='sqrt' cuts chains of layers in runs, and there is none. Received: "
             f"{type(module).__name__} without an nn.Sequential of {_LEAST} layers or more. Put its "
-            "layers in an nn.Sequential, or say recompute=True."
+            "layers in an nn.Sequential, or pass recompute=True."
         )
     return chains
 

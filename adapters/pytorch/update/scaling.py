@@ -87,8 +87,8 @@ class Scaling:
             if first:
                 self.scale /= 2
                 logger.info(
-                    "a gradient overflowed in float16: the step is left out on all ranks, and the "
-                    "loss scale is %g", self.scale,
+                    "a gradient overflowed in float16: the step is skipped on all ranks, and the "
+                    "loss scale is now %g", self.scale,
                 )  # fmt: skip
         elif first:
             self._good += 1

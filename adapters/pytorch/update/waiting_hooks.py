@@ -34,8 +34,8 @@ class WaitingHooks:
         if self._accumulates:
             raise Unsupported(
                 "A hook on a parameter's gradient is to see all of it, which several backward "
-                "passes make here. Received: accumulate=. Leave it out, or change gradients "
-                "between backward and step."
+                "passes make here. Received: accumulate=. Remove it, or change gradients between "
+                "backward and step."
             )
 
     def add(self, tensor: torch.Tensor, hook: Hook, *, after: bool) -> WaitingHook:

@@ -17,7 +17,7 @@ def count_of(value: Any) -> float:
     count = float(value)
     if not count >= 0.0:
         raise ConfigurationError(
-            f"A loss cannot be a mean over fewer than no things. Received: count={count}."
+            f"The count of a weighted loss must not be negative. Received: count={count}."
         )
     return count
 
@@ -52,8 +52,8 @@ class MicroWeights:
         before, self._at = self._at, share
         if before is share or (share.micro and (before is None or before.micro + 1 != share.micro)):
             raise Unsupported(
-                "One loss is weighed for each micro-batch of an update. Received: "
+                "weigh() must be called once for each micro-batch of an update. Received: "
                 f"weigh(loss, count) at micro-batch {share.micro + 1} of {share.micros}, "
                 f"{'twice' if before is share else 'but not at the one before'}. Add losses up "
-                "before weighing them, or leave accumulate out."
+                "before weighing them, or remove accumulate."
             )

@@ -100,9 +100,9 @@ def _check(dataset: tf.data.Dataset, ranks: Communicator) -> None:
     if other or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
         raise Unsupported(
             "This dataset cannot be read in parts, by files, such that each sample comes once. "
-            f"Received: input='sharded', with {', '.join(other) or 'elements that are no tensors'}"
-            ". Make it of file names, a reader, map, filter, shuffle, batch and prefetch; or leave "
-            "input= out."
+            "Received: input='sharded', with "
+            f"{', '.join(other) or 'elements that are no tensors'}. Make it of file names, a "
+            "reader, map, filter, shuffle, batch and prefetch; or remove input=."
         )
     if any(spec.shape.rank is None or spec.shape[:1].is_fully_defined() for spec in specs):
         raise Unsupported(
@@ -115,7 +115,7 @@ def _check(dataset: tf.data.Dataset, ranks: Communicator) -> None:
         raise Unsupported(
             "Each rank reads files of its own. Received: input='sharded', "
             f"{min(map(len, files), default='no')} file names and {size} ranks. Give at least as "
-            "many files as ranks, or leave input= out."
+            "many files as ranks, or remove input=."
         )
     if len({tuple(map(tuple, each)) for each in ranks.all_gather_object(files)}) > 1:
         raise Desynchronized(
@@ -132,5 +132,5 @@ def _part(dataset: tf.data.Dataset, ranks: int, rank: int) -> tf.data.Dataset:
         raise Unsupported(
             "TensorFlow finds no files in this dataset that it can divide. Received: "
             "input='sharded'. Read them by tf.data.TFRecordDataset, TextLineDataset or "
-            "FixedLengthRecordDataset, or leave input= out."
+            "FixedLengthRecordDataset, or remove input=."
         ) from error

@@ -30,8 +30,8 @@ def check(knobs: Knobs, devices: int) -> None:
         raise Unsupported(
             "The devices of one process add up in one memory, where TensorFlow takes the mean of "
             f"whole gradients. Received: compression={knobs.compression!r}, op={knobs.op!r}, "
-            f"devices={devices} in one process. Start `dream run -n {devices}` with a device "
-            "each, or leave the option out."
+            f"devices={devices} in one process. Start `dream run -n {devices}` with a device each, "
+            "or remove the option."
         )
 
 

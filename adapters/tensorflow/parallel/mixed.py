@@ -33,7 +33,7 @@ def step(model: Any, optimizer: Any, local: LocalStep, block: KerasBlock) -> Ste
 def no_loop() -> Unsupported:
     return Unsupported(
         "Beside ranks of another framework TensorFlow takes whole steps. Received: weigh, for a "
-        "loop of one's own. Use strategy.train_step(model, loss, optimizer, weight=...)."
+        "custom training loop. Use strategy.train_step(model, loss, optimizer, weight=...)."
     )
 
 
@@ -46,15 +46,15 @@ def breaks(knobs: Knobs) -> bool:
 def no_knobs(knobs: Knobs) -> Unsupported:
     return Unsupported(
         "Ranks of another framework take each batch at once, in float32, with statistics of their "
-        "own, and the mean of whole gradients. Received: "
-        f"accumulate={knobs.accumulate}, precision={knobs.precision!r}, "
-        f"sync_batch_norm={knobs.sync_batch_norm}, compression={knobs.compression!r}, "
-        f"op={knobs.op!r}, autotune={knobs.autotune} in a job of two frameworks. Leave them out."
+        f"own, and the mean of whole gradients. Received: accumulate={knobs.accumulate}, "
+        f"precision={knobs.precision!r}, sync_batch_norm={knobs.sync_batch_norm}, "
+        f"compression={knobs.compression!r}, op={knobs.op!r}, autotune={knobs.autotune} in a job "
+        "of two frameworks. Remove them."
     )
 
 
 def one_device(count: int) -> Unsupported:
     return Unsupported(
         "Beside ranks of another framework each rank drives one device. Received: "
-        f"devices={count}. Leave devices out, and start more ranks (dream run -n)."
+        f"devices={count}. Remove devices, and start more ranks (dream run -n)."
     )

@@ -54,8 +54,7 @@ def parameter_server(plan: Plan) -> Adapter:
     if plan.options["partitioner"] is not None:
         raise Unsupported(
             "dream's own servers cut parameters by size, by themselves. Received: "
-            f"partitioner={plan.options['partitioner']!r}. Leave it out, or add "
-            "engine='tensorflow'."
+            f"partitioner={plan.options['partitioner']!r}. Remove it, or add engine='tensorflow'."
         )
     return ParameterServer(plan)
 

@@ -59,8 +59,8 @@ def one(plan: Plan) -> ReplicaGroup:
     """One device."""
     if plan.devices not in (None, 1):
         raise ConfigurationError(
-            f"Strategy {plan.spec.name!r} is one device. Received: devices={plan.devices}. Leave "
-            "devices out, or use 'mirrored'."
+            f"Strategy {plan.spec.name!r} is one device. Received: devices={plan.devices}. Remove "
+            "devices, or use 'mirrored'."
         )
     (device,) = runtime.replicas(1)
     topology = Topology.of(plan.cluster, num_replicas=1, device=device)
@@ -120,7 +120,7 @@ class ReplicaParallelism(Parallelism):
             raise Unsupported(
                 "Devices of one process have equal shares. Received: "
                 f"shares={plan.options['shares']!r} and {found.topology.num_replicas} devices. "
-                "Leave shares out, or start a rank a device (dream run -n)."
+                "Remove shares, or start a rank a device (dream run -n)."
             )
         self._open, self._totals = ExitStack(), Totals()
         self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
@@ -148,7 +148,7 @@ class ReplicaParallelism(Parallelism):
         if self._block.engine.parted:
             raise Unsupported(
                 "Ranks read parts of their own in fit alone. Received: input='sharded' and a "
-                "dataset to prepare for a loop. Use model.fit, or leave input= out."
+                "dataset to prepare for a loop. Use model.fit, or remove input=."
             )
         return ShardedDataset(
             data, self._shard(), self.communicator, self.plan.resyncs, self._totals
@@ -196,9 +196,9 @@ class ReplicaParallelism(Parallelism):
             raise mixed.no_loop()
         if self._knobs.sync_batch_norm and self.topology.num_replicas > 1:
             raise Unsupported(
-                "In a loop of one's own BatchNorm sees this rank's share. Received: weigh, "
+                "In a custom training loop BatchNorm sees only this rank's share. Received: weigh, "
                 "sync_batch_norm=True. Take the step by strategy.train_step(model, loss, "
-                "optimizer, weight=...), or leave sync_batch_norm out."
+                "optimizer, weight=...), or remove sync_batch_norm."
             )
         return loss.weigh(
             loss_value, count, self.topology.num_replicas, self._total(),

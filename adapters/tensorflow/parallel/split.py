@@ -50,8 +50,8 @@ def model_parallel(plan: Plan) -> Adapter:
     for name in _WITHOUT[split]:
         if name in plan.options and plan.options[name] != plan.spec.option(name).default:
             raise ConfigurationError(
-                f"Option {name!r} says nothing of split={split!r}. Received: "
-                f"{name}={plan.options[name]!r}. Leave it out, or choose another split."
+                f"Option {name!r} does not apply to split={split!r}. Received: "
+                f"{name}={plan.options[name]!r}. Remove it, or choose another split."
             )
     if split == "tensor":
         from dream.adapters.tensorflow.parallel.sharding.parallelism import TensorParallelism
@@ -84,7 +84,7 @@ class SplitParallelism(Parallelism):
         knobs.only(
             _HONOURED,
             "A split Keras model",
-            "BatchNorm sees the whole batch there, or is refused: leave it out, or use 'mirrored'.",
+            "BatchNorm sees the whole batch there, or is refused: remove it, or use 'mirrored'.",
         )
         self.engine = ProcessEngine(alone(Cluster()), plan)
         self.engine.knobs = knobs

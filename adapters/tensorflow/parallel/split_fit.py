@@ -157,8 +157,8 @@ def _compile(model: Any, *args: Any, **kwargs: Any) -> None:
     given = signature(type(model).compile).bind(model, *args, **kwargs).arguments
     if given.get("jit_compile") is True:
         raise Unsupported(
-            "XLA cannot compile a step that is split. Received: jit_compile=True. Leave "
-            "jit_compile out."
+            "XLA cannot compile a step that is split. Received: jit_compile=True. Remove "
+            "jit_compile."
         )
     model.jit_compile = False
 

@@ -94,8 +94,8 @@ class TapeHooks:
                 if _TELLING in str(error):  # what it says is of no use
                     raise Unsupported(
                         "What XLA compiles cannot tell its losses, so it cannot be recorded. "
-                        "Received: a step in tf.function(jit_compile=True). Leave jit_compile "
-                        "out: a compiled step cannot hold the sum over the replicas either."
+                        "Received: a step in tf.function(jit_compile=True). Remove jit_compile: a "
+                        "compiled step cannot hold the sum over the replicas either."
                     ) from None
                 raise
 

@@ -104,8 +104,8 @@ def _type_of(name: str, array: NDArray[Any]) -> str:
         return _BF16
     if dtype.str not in _NAMES:
         raise ConfigurationError(
-            f"A checkpoint's files hold no such numbers. Received: {name!r}, an array of "
-            f"{dtype.name}. Keep it out of the model's state, or in another type."
+            f"A checkpoint cannot store this data type. Received: {name!r}, an array of "
+            f"{dtype.name}. Keep it out of the model's state, or convert it to another type."
         )
     return _NAMES[dtype.str]
 
@@ -235,8 +235,8 @@ def check_arrays(what: str, saved: Arrays, here: Mapping[str, tuple[int, ...]]) 
         found = shape_of(saved, name)
         if found != shape:
             raise ConfigurationError(
-                f"This checkpoint is of other {what}. Received: {name!r} of shape {found} in it, "
-                f"{shape} here. Make them as they were when it was saved."
+                f"This checkpoint belongs to different {what}. Received: {name!r} of shape {found} "
+                f"in it, {shape} here. Create them as they were when the checkpoint was saved."
             )
 
 
@@ -261,6 +261,6 @@ def check_file(path: Path, told: Told) -> None:
 
 def damaged(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"A checkpoint's file is not the one that was written. Received: {path}: {why}. Remove "
-        f"its folder, and the one before it is taken."
+        f"A checkpoint file has changed since it was written. Received: {path}: {why}. Remove its "
+        "folder; the previous checkpoint is then used."
     )

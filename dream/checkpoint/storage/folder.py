@@ -80,7 +80,7 @@ class CheckpointFolder:
     ) -> None:  # fmt: skip
         if keep < 1:
             raise ConfigurationError(
-                f"At least one checkpoint is kept. Received: keep={keep}. Give 1 or more."
+                f"At least one checkpoint must be kept. Received: keep={keep}. Give 1 or more."
             )
         self.path = Path(path).absolute()  # as it is now: it may be written to later
         self._keep, self._best, self._largest = keep, best, largest
@@ -152,7 +152,7 @@ class CheckpointFolder:
         missing = allotment.names(kinds) - files.keys()
         if missing:
             raise DreamError(
-                "The checkpoint was not written, and those before it are as they were. Received: "
+                "The checkpoint was not written; earlier checkpoints are unchanged. Received: "
                 f"{begun.place}, and nothing of {', '.join(sorted(missing))}. Report this, with "
                 "the names and sizes of the model's arrays."
             )
@@ -175,13 +175,14 @@ class CheckpointFolder:
         steps. None where there is none. ConfigurationError for what is no folder of checkpoints."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigurationError(
-                f"Checkpoints are kept in a folder. Received: {self.path}, a file. Name a folder."
+                f"Checkpoints need a folder. Received: {self.path}, a file. Name a folder."
             )
         whole, every = self.whole(), self.all()
         if every and not whole:
             raise ConfigurationError(
-                f"No checkpoint here is whole. Received: {every[-1]}, without {COMMITTED}: it is "
-                "being copied, or was left half. Wait for the copy, or remove it to begin anew."
+                f"No checkpoint here is complete. Received: {every[-1]}, without {COMMITTED}: it "
+                "is still being copied, or writing it was interrupted. Wait for the copy, or "
+                "remove it to start over."
             )
         pointer = self.path / LATEST
         if pointer.is_file():
@@ -223,7 +224,7 @@ class CheckpointFolder:
         state = self.state(place)
         if state.get("format") != FORMAT:
             raise ConfigurationError(
-                f"This checkpoint is of another format. Received: {place}, format "
+                f"This checkpoint has another format. Received: {place}, format "
                 f"{state.get('format')!r}; this dream reads {FORMAT}. Read it with the dream that "
                 f"wrote it ({state.get('dream', 'unknown')})."
             )
@@ -300,8 +301,8 @@ class CheckpointFolder:
             committed = (place / COMMITTED).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigurationError(
-                f"This is no whole checkpoint. Received: {place} ({error.strerror}). Name a folder "
-                "that save has written."
+                f"This is not a complete checkpoint. Received: {place} ({error.strerror}). Pass a "
+                "folder that save has written."
             ) from error
         if hashlib.sha256(text).hexdigest() != committed:
             raise damaged(place / STATE, "its digest is another")
@@ -363,8 +364,8 @@ def not_written(place: Path, error: OSError) -> DreamError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         disk = shutil.disk_usage(place.parent)
         room = f", a disk of {disk.total >> 20} MB with {disk.free >> 20} MB free"
-        do = "Make room, or name another folder."
+        do = "Free some space, or choose another folder."
     return DreamError(
-        f"The checkpoint was not written, and those before it are as they were. Received: {place} "
+        f"The checkpoint was not written; earlier checkpoints are unchanged. Received: {place} "
         f"({error.strerror or error}){room}. {do}"
     )

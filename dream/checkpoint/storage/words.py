@@ -55,8 +55,8 @@ def to_json(value: Any, what: str) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
         return to_json(value.item(), what)
     raise Unsupported(
-        f"A checkpoint keeps plain values here. Received: {what}, a {type(value).__name__}. Make "
-        "it numbers, text, lists or dicts of them."
+        f"A checkpoint can only store plain values here. Received: {what}, a "
+        f"{type(value).__name__}. Use numbers, strings, or lists or dicts of them."
     )
 
 

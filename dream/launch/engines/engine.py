@@ -44,8 +44,8 @@ def main(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     asked = request(given, parser)
     if given.hosts and given.on in ("slurm", "kubernetes", "ray"):
         raise ConfigurationError(
-            f"{given.on} chooses the hosts itself. Received: --hosts {given.hosts} --on "
-            f"{given.on}. Give --nnodes K."
+            f"{given.on} chooses the hosts. Received: --hosts {given.hosts} --on {given.on}. Pass "
+            "--nnodes K."
         )
     refuse_unread(given, parser, given.on or "ssh")
     engine = find(given.on or "ssh")
@@ -101,8 +101,8 @@ def told(
     several = frameworks(framework)
     if len(several) > 1:
         raise Unsupported(
-            "An engine gives every rank the same framework. Received: framework "
-            f"{framework}. Give one, or start the ranks on this machine."
+            f"With an engine, all ranks use the same framework. Received: framework {framework}. "
+            "Name one, or start the ranks on this machine."
         )
     if several:
         found[settings.FRAMEWORK] = found["KERAS_BACKEND"] = several[0]
@@ -116,6 +116,6 @@ def ranks_with_gpus(request: Request, why: str, *, spare: bool = False) -> int:
     if gpus is None or gpus == n or (spare and gpus > n):
         return n
     raise ConfigurationError(
-        f"A rank has a GPU to itself. Received: -n {n}, --gpus {gpus}. Give as many GPUs a host as "
-        "ranks, or none."
+        f"Each rank needs a GPU of its own. Received: -n {n}, --gpus {gpus}. Request as many GPUs "
+        "per host as ranks, or none."
     )

@@ -46,7 +46,7 @@ def manifest(request: Request) -> Manifest:
     if not given.image:
         raise ConfigurationError(
             "A pod needs an image with dream, the framework and the script in it. Received: no "
-            "--image. Build one (docs/starting.md has a Dockerfile), and give --image NAME."
+            "--image. Build one (docs/starting.md has a Dockerfile), and pass --image NAME."
         )
     ranks_with_gpus(request, "the pod asks for as many cores")
     volume = _volume(request)
@@ -62,14 +62,14 @@ def _volume(request: Request) -> tuple[str, str] | None:
     claim, _, path = given.volume.partition(":")
     if not claim or not path.startswith("/"):
         raise ConfigurationError(
-            "A volume is a PersistentVolumeClaim's name and a folder of the pod. Received: "
-            f"--volume {given.volume}. Give CLAIM:/FOLDER."
+            "A volume is the name of a PersistentVolumeClaim and a folder in the pod. Received: "
+            f"--volume {given.volume}. Pass CLAIM:/FOLDER."
         )
     if not given.jobset:  # the field for it has another name in each version of Kubeflow Trainer
         raise ConfigurationError(
-            "A TrainJob has the volumes of its runtime. Received: --volume "
-            f"{given.volume}, no --jobset. Add it to the runtime torch-distributed and leave it "
-            "out here, or give --jobset."
+            f"A TrainJob takes its volumes from its runtime. Received: --volume {given.volume}, no "
+            "--jobset. Add it to the runtime torch-distributed and remove it here, or pass "
+            "--jobset."
         )
     return claim, path
 
@@ -80,9 +80,9 @@ def _say_unkept(request: Request, volume: tuple[str, str] | None) -> None:
     if folder is None or (volume and PurePosixPath(folder).is_relative_to(volume[1])):
         return
     SCREEN.say(
-        f"--checkpoint {folder} lies on no --volume: it ends with the pod, unless the cluster has "
-        "a volume there in every pod. Give --jobset --volume CLAIM:/FOLDER, and a --checkpoint in "
-        "that folder."
+        f"--checkpoint {folder} is on no --volume: it is lost with the pod, unless the cluster "
+        "mounts a volume there in every pod. Pass --jobset --volume CLAIM:/FOLDER, and a "
+        "--checkpoint in that folder."
     )
 
 
@@ -175,8 +175,9 @@ def _name(request: Request) -> str:
     if len(name) <= _LONGEST_NAME and re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", name):
         return name
     raise ConfigurationError(
-        "Kubernetes' names begin with a letter, end without a hyphen, and have at most "
-        f"{_LONGEST_NAME} small letters, digits and hyphens. Received: {name!r}. Give --job-name."
+        "A Kubernetes name starts with a letter, does not end with a hyphen, and has at most "
+        f"{_LONGEST_NAME} lower-case letters, digits and hyphens. Received: {name!r}. Pass "
+        "--job-name."
     )
 
 

@@ -65,8 +65,9 @@ def _first(request: Request) -> dict[str, str]:
     address = given.master_addr or here.get(MASTER[0]) or known
     if address is None:
         raise ConfigurationError(
-            "A port alone does not tell several hosts where rank 0 is. Received: --master-port "
-            f"{given.master_port}, --nnodes {request.nnodes}. Give --master-addr or --hosts too."
+            "With several hosts, a port alone does not say where rank 0 is. Received: "
+            f"--master-port {given.master_port}, --nnodes {request.nnodes}. Pass --master-addr or "
+            "--hosts too."
         )
     port = given.master_port or here.get(MASTER[1])
     port = port or port_of([str(os.getpid()), *map(str, hosts)])

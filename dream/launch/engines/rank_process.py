@@ -53,7 +53,10 @@ class RankProcess:
     ) -> str:
         """Start the rank. call: a function, for `dream.launch`. Return what stands in the way."""
         if not os.path.isdir(folder):  # noqa: PTH112
-            return f"{self.host()} has no folder {folder}: hosts need the script at one path"
+            return (
+                f"{self.host()} has no folder {folder}: the script must be at the same path on "
+                "every host"
+            )
         if call:
             file = Path(self._folder, "call")
             file.write_bytes(call)

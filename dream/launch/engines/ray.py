@@ -74,7 +74,7 @@ def connect(address: str | None) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
             f"No Ray cluster answers. Received: address {address or 'auto'} ({error}). Start one "
-            "(ray start --head), or give --address HOST:6379."
+            "(ray start --head), or pass --address HOST:6379."
         ) from error
     return ray
 
@@ -91,7 +91,7 @@ def _that_fits(ray: object, asked: Asked, request: Request) -> Asked:
     room = hosts_with_room(ray, asked)
     if request.given.checkpoint is None or not 0 < room < asked.nnodes:
         return asked
-    SCREEN.say(f"Of {asked.nnodes} hosts {room} are left: it goes on there.")
+    SCREEN.say(f"Of {asked.nnodes} hosts {room} are left: training continues on those.")
     return replace(asked, nnodes=room)
 
 

@@ -88,7 +88,7 @@ class RayJob:
             raise WorkerFailed(
                 f"The Ray cluster had no room for {asked.nnodes} hosts of {asked.n} ranks within "
                 f"{startup_seconds():g} s. Received: {self._ray.available_resources()}. Ask for "
-                "less, or give it more time (DREAM_STARTUP_SECONDS)."
+                "less, or allow more time (DREAM_STARTUP_SECONDS)."
             )
         actor = self._ray.remote(RankProcess)
         self._actors = [
@@ -122,7 +122,8 @@ class RayJob:
         for trouble in get(started):
             if trouble:
                 raise ConfigurationError(
-                    f"{trouble}. Received: {Path.cwd()}. Share it, or copy it."
+                    f"{trouble}. Received: {Path.cwd()}. Share this folder with all hosts, or copy "
+                    "it to them."
                 )
 
     def _address(self, actor: Any) -> str:

@@ -48,8 +48,8 @@ def _run(asked: dict[str, Any], lines: Lines) -> None:
     try:
         os.chdir(asked["folder"])
     except OSError as error:
-        print(f"dream run: this host has no folder {asked['folder']} ({error.strerror}): hosts "
-              "need the script at one path", file=sys.stderr)  # fmt: skip
+        print(f"dream run: this host has no folder {asked['folder']} ({error.strerror}): "
+            "the script must be at the same path on every host", file=sys.stderr)  # fmt: skip
         raise SystemExit(2) from None
     os.environ |= asked["environ"]
     threading.Thread(target=_listen, args=(lines,), daemon=True).start()

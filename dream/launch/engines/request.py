@@ -63,7 +63,7 @@ class Request:
         """Return the ranks of a host, for an engine that must know them beforehand."""
         if self.n is None:
             raise ConfigurationError(
-                f"How many ranks a host starts must be said: {why}. Received: no -n. Give -n N."
+                f"The number of ranks per host must be given: {why}. Received: no -n. Pass -n N."
             )
         return self.n
 
@@ -135,8 +135,8 @@ def refuse_unread(
         words = ", ".join(sorted(_option(name) for name in told))
         whose = f"--on {engine}" if engine else "no --on"
         raise ConfigurationError(
-            f"Nothing reads this here. Received: {words}, {whose}. Leave it out"
-            f"{', or say it to the engine itself' if engine else ', or give --on ENGINE'}."
+            f"This option has no effect here. Received: {words}, {whose}. Remove "
+            f"it{', or say it to the engine itself' if engine else ', or give --on ENGINE'}."
         )
 
 
@@ -152,12 +152,12 @@ def request(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Reque
     if hosts and nnodes != len(hosts):
         raise ConfigurationError(
             f"--nnodes and --hosts must agree. Received: --nnodes {nnodes}, {len(hosts)} hosts. "
-            "Leave out --nnodes."
+            "Remove --nnodes."
         )
     if given.node_rank is not None:
         raise ConfigurationError(
-            "An engine numbers the hosts itself. Received: --node-rank "
-            f"{given.node_rank} with --on or --hosts. Leave it out."
+            f"The engine numbers the hosts. Received: --node-rank {given.node_rank} with --on or "
+            "--hosts. Remove it."
         )
     module = ("-m",) if given.module else ()
     script = (*module, given.target, *given.arguments)
@@ -187,8 +187,8 @@ def _hosts(text: str) -> tuple[Host, ...]:
     hosts = tuple(_host(entry) for entry in entries if entry)
     if not hosts or len({host.name for host in hosts}) != len(hosts):
         raise ConfigurationError(
-            f"--hosts names {'a host twice' if hosts else 'no host'}. Received: {text!r}. Give "
-            "A:4,B:4, or a file with a host a line."
+            f"--hosts names {'a host twice' if hosts else 'no host'}. Received: {text!r}. Pass "
+            "A:4,B:4, or a file with one host per line."
         )
     return hosts
 
@@ -198,8 +198,8 @@ def _host(entry: str) -> Host:
     # a name that began with a dash would be an option of ssh's
     if found is None or entry.startswith("-") or "/" in entry:
         raise ConfigurationError(
-            f"--hosts names no host and is no file. Received: {entry!r}. Give A:4,B:4, or a file "
-            "with a host a line (A:4, or A slots=4)."
+            f"--hosts is neither a list of hosts nor a file. Received: {entry!r}. Pass A:4,B:4, or "
+            "a file with one host per line (A:4, or A slots=4)."
         )
     count = found["count"]
     return Host(found["name"].strip("[]"), int(count) if count else None)
@@ -211,13 +211,13 @@ def _ranks_each(hosts: Sequence[Host], given: argparse.Namespace) -> int | None:
     if len(counts) > 1 or (given.n is not None and counts != {given.n}):
         told = ", ".join(f"{host.name}:{host.count}" for host in hosts)
         raise ConfigurationError(
-            f"Hosts must start equally many ranks. Received: {told}, -n {given.n}. Give each host "
-            "as many."
+            f"Every host must start the same number of ranks. Received: {told}, -n {given.n}. Use "
+            "the same number for each host."
         )
     (number,) = counts
     if number is not None and number < 1:
         raise ConfigurationError(
-            f"Ranks on a host must be at least 1. Received: {number}. Give -n N, or HOST:N."
+            f"A host must start at least 1 rank. Received: {number}. Pass -n N, or HOST:N."
         )
     return None if number is None else int(number)
 

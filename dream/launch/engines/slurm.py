@@ -71,7 +71,7 @@ class Slurm(LaunchEngine):
             input=text, text=True, capture_output=True, timeout=120, check=False,
         )  # fmt: skip
         if done.returncode:
-            SCREEN.say(f"sbatch did not take the job: {done.stderr.strip()}")
+            SCREEN.say(f"sbatch rejected the job: {done.stderr.strip()}")
             return done.returncode
         job = done.stdout.strip().partition(";")[0]
         SCREEN.say(f"Submitted as job {job}. Its output: {_output(request).replace('%j', job)}.")
@@ -84,11 +84,11 @@ def _check(request: Request) -> None:
     given = request.given
     if given.signal_before != SIGNAL_BEFORE and not given.checkpoint:
         raise ConfigurationError(
-            "Without a checkpoint there is nothing to save before the end of the time. Received: "
-            f"--signal-before {given.signal_before}, no --checkpoint. Give --checkpoint FOLDER."
+            "Without a checkpoint folder nothing can be saved before the time limit. Received: "
+            f"--signal-before {given.signal_before}, no --checkpoint. Pass --checkpoint FOLDER."
         )
     if given.engine_time and not given.checkpoint:
-        SCREEN.say("Without --checkpoint FOLDER nothing is saved before the end of --time.")
+        SCREEN.say("Without --checkpoint FOLDER nothing is saved before the job reaches --time.")
 
 
 def _output(request: Request) -> str:

@@ -59,7 +59,7 @@ class Ssh(LaunchEngine):
 def _several(request: Request) -> tuple[Host, ...]:
     if not request.hosts:
         raise ConfigurationError(
-            "ssh needs to know the hosts. Received: --on ssh, no --hosts. Give --hosts A:4,B:4, or "
+            "ssh needs to know the hosts. Received: --on ssh, no --hosts. Pass --hosts A:4,B:4, or "
             "a file."
         )
     return request.hosts
@@ -83,8 +83,8 @@ def _first_address(request: Request) -> str:
     address = names[0] if names else first.address
     if len(request.hosts) > 1 and is_loopback(address):
         raise ConfigurationError(
-            f"The other hosts must reach the first. Received: {address} as the first of --hosts. "
-            "Name it as they know it, or give --master-addr."
+            f"The other hosts must be able to reach the first host. Received: {address} as the "
+            "first of --hosts. Use the name under which they know it, or pass --master-addr."
         )
     return address
 

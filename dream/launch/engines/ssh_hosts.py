@@ -191,7 +191,7 @@ def _say_lost(remote: Remote) -> bool:
     words = b"".join(remote.kept).decode(errors="replace").rstrip()
     SCREEN.say(
         f"{remote.host.name} is {'lost' if remote.reached else 'not reached'} (exit code "
-        f"{remote.code}): {words or 'no word of why'}. Every host is reached by `ssh HOST` without "
-        f"a password, and has {interpreter()}."
+        f"{remote.code}): {words or 'no reason given'}. Every host must be reachable by `ssh HOST` "
+        f"without a password, and must have {interpreter()}."
     )
     return True

@@ -27,7 +27,7 @@ def warm(job: Job) -> Iterator[Job]:
     why = asked or ("" if given else _why_fresh(job))
     if why:
         if job.verbose:
-            SCREEN.say(f"Every rank starts in an interpreter of its own: {why}.")
+            SCREEN.say(f"Every rank starts a fresh interpreter (slower): {why}.")
         yield replace(job, environ=environ)
     elif given:
         yield job

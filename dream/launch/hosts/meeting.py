@@ -209,7 +209,7 @@ class Meeting:
             node = Node.read(content)
         except (KeyError, TypeError, ValueError):
             self.refuse(
-                "A host's launcher speaks otherwise than node 0's. Received: "
+                "A host's launcher speaks another protocol than node 0's. Received: "
                 f"{str(content)[:200]}. Install the same version of dream on every host."
             )
             return None
@@ -271,7 +271,7 @@ def reachable_address(job: Job) -> str:
     address = _resolved(host)
     if is_loopback(address):
         raise ConfigurationError(
-            "Other hosts cannot reach this one by --master-addr, which is a loopback address here. "
+            "Other hosts cannot reach this one at --master-addr, which is a loopback address here. "
             f"Received: {host}, which this host resolves to {address} (look at /etc/hosts). Give "
             f"{_example()} as --master-addr on every host."
         )
@@ -287,8 +287,8 @@ def _resolved(host: str) -> str:
         except OSError as error:
             if time.monotonic() > limit:
                 raise ConfigurationError(
-                    "The name of host 0 is not known to itself. Received: --master-addr "
-                    f"{host} ({error.strerror}). Give an address of this host."
+                    f"Host 0 cannot resolve its own name. Received: --master-addr {host} "
+                    f"({error.strerror}). Give an address of this host."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
 

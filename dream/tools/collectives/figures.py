@@ -80,7 +80,7 @@ class TimingSettings:
     def __post_init__(self) -> None:
         if self.n < 2:
             raise ConfigurationError(
-                f"A collective needs two ranks. Received: n={self.n}. Give -n 2 or more."
+                f"A collective needs at least two ranks. Received: n={self.n}. Pass -n 2 or more."
             )
         check_enough("measure", {"rounds=": self.rounds, "timeout=": self.timeout})
         for operation in self.operations:

@@ -60,8 +60,8 @@ def _check_reduction(name: str) -> None:
         raise unknown("reduction", name, [name for name in known if name not in _ON_DEVICES])
     if name in _ON_DEVICES:
         raise Unsupported(
-            "Only what lies in the host's memory is measured. Received: --reduction "
-            f"{name}. Use NVIDIA's nccl-tests for it."
+            f"Only transports over host memory are measured. Received: --reduction {name}. Use "
+            "NVIDIA's nccl-tests for it."
         )
 
 
@@ -91,8 +91,8 @@ def _no_transport(framework: Framework, asked: Sequence[str]) -> Exception:
         )
     known = [name for name in _names(framework) if name not in _ON_DEVICES]
     return Unsupported(
-        f"{framework} has none of these transports. Received: --reduction {','.join(asked)}. Use "
-        f"one of: {', '.join(known)}."
+        f"{framework} supports none of these transports. Received: --reduction {','.join(asked)}. "
+        f"Use one of: {', '.join(known)}."
     )
 
 

@@ -166,8 +166,8 @@ def check_picture(path: Path) -> None:
     """Refuse what could not be drawn, before anything is measured."""
     if path.suffix not in KINDS:
         raise ConfigurationError(
-            f"A picture's kind is known by its ending. Received: --plot {path}. Use one of: "
-            f"{', '.join(KINDS)}."
+            f"The picture format is taken from the file extension. Received: --plot {path}. Use "
+            f"one of: {', '.join(KINDS)}."
         )
     if find_spec("matplotlib") is None:
         raise NotInstalled(

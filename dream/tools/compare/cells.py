@@ -195,7 +195,8 @@ def check_cells(frameworks: Iterable[str], strategies: Iterable[str], n: int) ->
         check_framework(framework)
     if n < 1:
         raise ConfigurationError(
-            f"There must be a replica. Received: n={n}. Give -n 2, or another number from 1 up."
+            f"There must be at least one replica. Received: n={n}. Pass -n 2, or another number "
+            "from 1 up."
         )
     for request in [*strategies] or ["mirrored"]:
         for backend in FRAMEWORKS:
@@ -247,14 +248,15 @@ def mixed_cells(frameworks: Iterable[str], n: int) -> list[Cell]:
     given = list(frameworks)
     if n < 2:
         raise ConfigurationError(
-            f"Two frameworks need a rank each. Received: --mixed, n={n}. Give -n 2 or more."
+            f"A job of two frameworks needs at least one rank for each. Received: --mixed, n={n}. "
+            "Pass -n 2 or more."
         )
     cells = [Cell(name, "horovod", n) for name, kind in MIXED.items() if kind.oracle in given]
     if not cells:
         oracles = ", ".join(kind.oracle for kind in MIXED.values())
         raise ConfigurationError(
-            "Rows of two frameworks are held against the single of their rank 0's. Received: "
-            f"--mixed, frameworks={','.join(given)}. Add one of: {oracles}."
+            "Rows with two frameworks are compared with single in their rank 0's framework. "
+            f"Received: --mixed, frameworks={','.join(given)}. Add one of: {oracles}."
         )
     return cells
 
@@ -265,9 +267,9 @@ def slowed(cells: Iterable[Cell], slow: Slow) -> list[Cell]:
     found = [replace(cell, slow=slow) for cell in able if slow.rank < cell.trained]
     if not found:
         raise ConfigurationError(
-            "No row has such a worker. Received: --slow "
-            f"{slow.rank}:{slow.factor:g}, and no row whose replicas are {slow.rank + 1} processes "
-            "or more. Name a lower rank, give a larger -n, or other strategies."
+            f"No row has this worker. Received: --slow {slow.rank}:{slow.factor:g}, and no row "
+            f"whose replicas are {slow.rank + 1} processes or more. Name a lower rank, give a "
+            "larger -n, or other strategies."
         )
     return found
 

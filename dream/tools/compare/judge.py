@@ -118,8 +118,8 @@ class Rounding:
         key = (cell.oracle, cell.replicas)
         if key not in self._found:
             self._say(
-                f"{cell}: further from single than rounding usually is; single runs once more, "
-                f"each batch summed in {cell.replicas} parts, to see how far it is from itself"
+                f"{cell}: differs from single by more than usual rounding; single runs again with "
+                f"each batch summed in {cell.replicas} parts, to measure its own rounding"
             )
             self._found[key] = verify_judge.measure_noise(
                 self._scripts(cell), single, cell.replicas

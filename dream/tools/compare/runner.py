@@ -166,7 +166,7 @@ def run_script(cell: Cell, settings: Settings, folder: Path) -> Outcome:
     if found != cell.framework and cell is not UNKNOWN:
         return Broken(
             f"The script trains with {found}, not with {cell.framework}. Received: --frameworks "
-            f"{cell.framework}. Leave it out, or name {found}."
+            f"{cell.framework}. Remove it, or name {found}."
         )
     return _finished(ran, started)
 

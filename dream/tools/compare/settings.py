@@ -13,7 +13,7 @@ from dream.launch.command import script_command
 from dream.tools.compare.tasks import DEFAULT
 from dream.tools.jobs import check_enough
 
-_HOW = "Give --slow RANK:FACTOR, as in --slow 1:4."
+_HOW = "Pass --slow RANK:FACTOR, as in --slow 1:4."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Slow:
             found = cls(int(rank), float(factor))
         except ValueError:
             raise ConfigurationError(
-                f"This names no slow worker. Received: --slow {text}. {_HOW}"
+                f"This does not describe a slow worker. Received: --slow {text}. {_HOW}"
             ) from None
         if found.rank < 0 or not (found.factor > 1 and isfinite(found.factor)):
             raise ConfigurationError(
-                "A slow worker is a rank from 0 up, and its factor more than 1. Received: "
-                f"--slow {text}. {_HOW}"
+                "A slow worker is a rank of at least 0 with a factor above 1. Received: --slow "
+                f"{text}. {_HOW}"
             )
         return found
 
@@ -50,7 +50,7 @@ def named_items(option: str, text: str) -> list[str]:
     found = split_items(text)
     if text and not found:
         raise ConfigurationError(
-            f"The list names nothing. Received: {option} {text!r}. Give a name, or leave it out."
+            f"The list names nothing. Received: {option} {text!r}. Give a name, or remove it."
         )
     return found
 
@@ -66,8 +66,8 @@ def script_asked(words: Sequence[str], **options: object) -> tuple[str, ...]:
     for option, value in options.items():
         if value is not None and value is not False:  # 0 is a value
             raise ConfigurationError(
-                f"A script brings its own task. Received: {name}, --{option.replace('_', '-')} "
-                f"{value}. Leave one of them out."
+                f"A script defines its own task. Received: {name}, --{option.replace('_', '-')} "
+                f"{value}. Remove one of them."
             )
     return script_command(name, arguments, module=False)
 

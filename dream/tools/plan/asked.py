@@ -58,7 +58,8 @@ def check_devices(what: str, devices: int) -> None:
     check_positive(what, devices)
     if devices > MOST:
         raise ConfigurationError(
-            f"No machine has so many devices. Received: {what} {devices}. Give at most {MOST:,}."
+            f"The number of devices is too large. Received: {what} {devices}. Give at most "
+            f"{MOST:,}."
         )
 
 
@@ -81,8 +82,8 @@ class PlanRequest:
         check_devices("--devices", self.devices)
         if self.memory is not None and self.memory < _LEAST:
             raise ConfigurationError(
-                "No device has so little memory. Received: --device-memory, "
-                f"{self.memory} bytes. Write it with its unit, like 80GB."
+                f"The device memory is too small. Received: --device-memory, {self.memory} bytes. "
+                "Write it with its unit, like 80GB."
             )
         if self.batch_size is not None:
             check_positive("--batch-size", self.batch_size)

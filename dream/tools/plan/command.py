@@ -80,10 +80,10 @@ def command(
     check_output("--json", json)
     if published == bool(model) or (plot is not None and not published):
         raise ConfigurationError(
-            "A plan is of a model, or of tables that others published, which can be drawn. "
+            "dream plan takes a model, or --published for published tables, which --plot can draw. "
             f"Received: {model or 'no model'}{' --published' * published}"
-            f"{f' --plot {plot}' if plot else ''}. Run dream plan file.py:function, or dream plan "
-            "--published [--plot FILE]."
+            f"{f' --plot {plot}' if plot else ''}. Run dream plan file.py:function, "
+            "or dream plan --published [--plot FILE]."
         )
     if published:
         from dream.tools.plan.published import held
@@ -93,8 +93,8 @@ def command(
     here = calibrate or hardware == "here"
     if recompute and (measure or here):
         raise ConfigurationError(
-            "What recomputation takes is reckoned, and not measured here. Received: --recompute "
-            f"with {'--measure' if measure else '--hardware here'}. Leave one of them out."
+            "The cost of recomputation is estimated, and cannot be measured here. Received: "
+            f"--recompute with {'--measure' if measure else '--hardware here'}. Remove one of them."
         )
     asked = PlanRequest(
         model,
@@ -119,8 +119,8 @@ def _reliability(
         return Reliability(hours * HOUR, checkpoint, restart, every)
     if every is not None:
         raise ConfigurationError(
-            "Goodput needs to know how often devices fail. Received: --checkpoint-every "
-            f"{every:g} without --device-mtbf. Give --device-mtbf HOURS too."
+            f"Goodput needs the rate of device failures. Received: --checkpoint-every {every:g} "
+            "without --device-mtbf. Pass --device-mtbf HOURS too."
         )
     return None
 

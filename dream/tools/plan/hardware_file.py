@@ -48,7 +48,7 @@ def read(place: str) -> Hardware:
     for key in given:
         if key not in _NEEDED and key not in _OPTIONAL:
             known = ", ".join([*_NEEDED, *_OPTIONAL])
-            raise _bad(place, f"{key!r}, which is none of: {known}", "Leave it out")
+            raise _bad(place, f"{key!r}, which is none of: {known}", "Remove it")
     for key, what in _NEEDED.items():
         if key not in given:
             raise _bad(place, f"no {key!r}", f"Give {key}: {what}")

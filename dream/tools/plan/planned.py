@@ -175,8 +175,8 @@ def plan(asked: PlanRequest, machine: Machine, held: ModelProcess, model: ModelF
 def _no_mesh(devices: int, batch: int, left_out: Mapping[str, str]) -> ConfigurationError:
     reasons = "".join(f"\n  {request}: {reason}" for request, reason in left_out.items())
     return ConfigurationError(
-        f"No strategy fits so many devices. Received: --devices {devices}, global batch {batch}. "
-        f"Give a --batch-size of {devices} or more.{reasons}"
+        f"No strategy fits this number of devices. Received: --devices {devices}, global batch "
+        f"{batch}. Give a --batch-size of {devices} or more.{reasons}"
     )
 
 

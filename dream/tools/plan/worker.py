@@ -84,8 +84,8 @@ def _found(place: str) -> Callable[[], Any]:
         signature(function).bind()
     except TypeError as error:
         raise ConfigurationError(
-            f"What builds the model is called without arguments. Received: {place!r}: {error}. "
-            "Give a function whose arguments have defaults."
+            f"The function that builds the model is called without arguments. Received: {place!r}: "
+            f"{error}. Pass a function whose arguments all have defaults."
         ) from error
     return function
 

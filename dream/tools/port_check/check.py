@@ -58,8 +58,8 @@ def read_batch(path: Path) -> dict[str, Array]:
             return dict(arrays)
     except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
         raise ConfigurationError(
-            f"A batch is a .npz file of arrays. Received: --batch {path} ({error}). Write one with "
-            "numpy.savez(path, x=..., y=...)."
+            f"The batch must be a .npz file of arrays. Received: --batch {path} ({error}). Write "
+            "one with numpy.savez(path, x=..., y=...)."
         ) from error
 
 
@@ -78,8 +78,8 @@ def read_mapping(path: Path | None) -> dict[str, str] | None:
 
 def _bad_map(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"A map is a JSON file. Received: --map {path} ({why}). Write "
-        '{"old name": "new name", ...} into it.'
+        f'The map must be a JSON file. Received: --map {path} ({why}). Write {{"old name": "new '
+        'name", ...} into it.'
     )
 
 
@@ -152,13 +152,14 @@ class PortCheckRequest:
             user_code.check_place(place)
         if not self.inputs:
             raise ConfigurationError(
-                "There is nothing to give to the models. Received: a batch with "
+                "The batch has no inputs for the models. Received: a batch with "
                 f"{', '.join(self.batch) or 'nothing'}. Name the inputs x; or x0, x1, ...; or as "
-                "the models do. y is the target."
+                "the models name them. y is the target."
             )
         if self.tolerance is not None and not self.tolerance >= 0:
             raise ConfigurationError(
-                f"A tolerance is not negative. Received: {self.tolerance}. Give 1e-5, or none."
+                f"The tolerance must not be negative. Received: {self.tolerance}. Give 1e-5, or "
+                "none."
             )
 
     @classmethod

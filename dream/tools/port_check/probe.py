@@ -43,9 +43,8 @@ def _targets(outputs: Sequence[Array], y: Array | None, seed: int) -> list[Array
         return [draws.standard_normal(output.shape) for output in outputs]
     if len(outputs) != 1 or outputs[0].shape != y.shape:
         raise ConfigurationError(
-            "mean_squared needs a target like the output. Received: y "
-            f"{y.shape}, outputs {', '.join(str(o.shape) for o in outputs)}. Leave y out, or name "
-            "another loss."
+            f"mean_squared needs a target like the output. Received: y {y.shape}, outputs "
+            f"{', '.join(str(o.shape) for o in outputs)}. Remove y, or name another loss."
         )
     return [y]
 

@@ -64,8 +64,8 @@ def _check(given: argparse.Namespace) -> None:
     check_enough("profile", asked)
     if given.warm_up < 1:
         raise ConfigurationError(
-            "The first step is never like the others. Received: --warm-up "
-            f"{given.warm_up}. Give at least 1."
+            f"The first step is not representative. Received: --warm-up {given.warm_up}. Give at "
+            "least 1."
         )
     check_output("--json", given.json)
     check_output("--trace", given.trace)
@@ -81,11 +81,12 @@ def _checked(profiles: Sequence[RankProfile], script: str, n: int) -> Sequence[R
         raise ConfigurationError(f"The script cannot be profiled. Received: {script}. {NO_BLOCK}")
     if len(profiles) < n:
         raise WorkerFailed(
-            f"A rank ended without a record. Received: {len(profiles)} of {n}. It left by os._exit."
+            f"A rank ended without writing its record. Received: {len(profiles)} of {n}. It exited "
+            "through os._exit."
         )
     if min(one.steps for one in profiles) < 1:
         raise ConfigurationError(
-            f"Too few steps of training were seen. Received: {script}, which ended before a step "
+            f"Too few training steps were recorded. Received: {script}, which ended before a step "
             "that counts. Seen are an optimizer's steps in torch and Keras's fit; give a smaller "
             "--warm-up, or more data."
         )

@@ -41,9 +41,9 @@ class Profiler(Observer):
     def entering(self, adapter: Adapter, framework: str, strategy: str) -> None:
         if isinstance(adapter, Asynchronous):
             raise Unsupported(
-                "Workers that do not wait have no step in common, so it cannot be split. Received: "
-                f"{strategy!r}. Profile a synchronous strategy; `strategy.staleness()` tells how "
-                "updates of this one went."
+                "Asynchronous workers have no common step, so there is no step to break down. "
+                f"Received: {strategy!r}. Profile a synchronous strategy; `strategy.staleness()` "
+                "reports on the updates of this one."
             )
         self._adapter = adapter
         self._said = {"framework": framework, "strategy": strategy}

@@ -235,8 +235,8 @@ class Suspects:
         if cause.ruling is Ruling.IN:
             advice = (
                 "Dropout and noise are those of one device where torch's or Keras's own functions "
-                "draw them in the step, from generators alike on every rank: draw so, and leave "
-                "randomness='local' out."
+                "draw them in the step, from generators alike on every rank: draw so, and remove "
+                "randomness='local'."
             )
             return Diagnosis(RANDOM, Ruling.IN, cause.evidence, advice)
         if cause.ruling is Ruling.OUT and not self.found and self._drawn_still():

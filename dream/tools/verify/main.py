@@ -108,7 +108,7 @@ def _single(scripts: ScriptRunner, asked: VerifyRequest, say: Say) -> Ran:
     ran = scripts.single()
     if isinstance(ran, Broken):
         raise ConfigurationError(
-            f"The script fails under single, so there is nothing to hold a strategy against. "
+            "The script fails under single, so there is nothing to compare a strategy with. "
             f"Received: {script}. {ran.brief}"
         )
     if not ran.first.framework:

@@ -50,7 +50,8 @@ def check_requests(requests: Sequence[str], n: int) -> None:
         cells = [place(request, n, framework) for framework in FRAMEWORKS]
         if all(cell.name != SINGLE.name and cell.parts < 2 for cell in cells):
             raise ConfigurationError(
-                f"One replica is single. Received: --strategy {request}, -n {n}. Give -n 2 or more."
+                f"One replica is the same as single. Received: --strategy {request}, -n {n}. Pass "
+                "-n 2 or more."
             )
 
 

@@ -64,8 +64,8 @@ def jobs() -> list[RunningJob]:
     has no such memory."""
     if not hasattr(os, "memfd_create"):
         raise ConfigurationError(
-            "Where ranks stand is read from memory that Linux alone has. Received: a system "
-            "without memfd_create. Run the job with --all-output, and look there."
+            "The ranks' positions are read from memory files that only Linux has. Received: a "
+            "system without memfd_create. Run the job with --all-output, and look there."
         )
     launchers: dict[int, dict[str, Any]] = {}
     ranks: dict[int, dict[str, Any]] = {}

@@ -32,7 +32,7 @@ def main(number: int | None, *, json: bool = False) -> int:
         found = [_chosen(found, number)]
     if not found:
         raise DreamError(
-            "No job of yours runs on this host. Started here are seen: by `dream run`, by "
+            "No job of yours runs on this host. Seen are jobs started here by `dream run` or "
             "`dream.launch`, and ranks of other launchers that have entered a block."
         )
     looked = [(job, find.look(job)) for job in found] if json or len(found) == 1 else []
@@ -51,8 +51,8 @@ def _chosen(found: Sequence[RunningJob], number: int) -> RunningJob:
             return job
     there = ", ".join(str(job.number) for job in found) or "none"
     raise ConfigurationError(
-        f"No job of this number runs here. Received: {number}; running are: {there}. Leave the "
-        "number out for a list."
+        f"No job of this number runs here. Received: {number}; running are: {there}. Remove the "
+        "number for a list."
     )
 
 

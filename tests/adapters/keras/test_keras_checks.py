@@ -10,8 +10,8 @@ import pytest
 from keras_launching import CELLS, Cell
 
 OTHER = (
-    "Desynchronized: The ranks' data differ: the same index gives another sample, or the lengths "
-    "are others. Received: {}: rank 1 other than rank 0."
+    "Desynchronized: The ranks' data differ: the same index gives different samples, or the "
+    "lengths differ. Received: {}: rank 1 other than rank 0."
 )
 BATCHES = (
     "Desynchronized: The ranks read different batches from the same source. Received: rank 1 other "
@@ -19,14 +19,14 @@ BATCHES = (
 )
 EXPECTED = {
     "unreduced_loss": "Unsupported: This loss is not one number",
-    "epoch_without_a_step": "ConfigurationError: An epoch without a step",
+    "epoch_without_a_step": "ConfigurationError: An epoch had no training steps",
     "step_that_ends_itself": "RuntimeError: A step ended as data does",
     "other_gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one",
     "other_auto_shard_policy_off": "Unsupported: A batch of a tf.data.Dataset is the global one",
     "other_auto_shard_policy_file": "Unsupported: A batch of a tf.data.Dataset is the global one",
     "recompute_auto": "Unsupported: ",
     "generators_of_other_batches": BATCHES,
-    "batch_smaller_than_replicas": "ConfigurationError: The batch size is the global one",
+    "batch_smaller_than_replicas": "ConfigurationError: batch_size is the global batch size",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
     "draws_of_each_rank": "Unsupported: In Keras models dropout and noise are those of the global",
     "not_compiled": "ConfigurationError: The model has no optimizer",

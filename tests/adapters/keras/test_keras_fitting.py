@@ -62,4 +62,6 @@ def test_what_micro_batches_change_is_refused(ranks: int, layer: str, said: str)
 
 def test_tensorflow_refuses_it() -> None:
     (said,) = call(Cell("tensorflow", 1), "keras_fitting_tensorflow", "refused")
-    assert "'mirrored' on TensorFlow does not find its number of micro-batches by itself" in said
+    assert (
+        "'mirrored' on TensorFlow cannot choose the number of micro-batches automatically" in said
+    )

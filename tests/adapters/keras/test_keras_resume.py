@@ -105,7 +105,7 @@ def test_a_dataset_that_reshuffles_goes_on(journey: Journey, name: str) -> None:
 SAID = (
     "Unsupported: Where fit stands in this data cannot be kept",
     "ConfigurationError: Batches of another size were taken before",
-    "ConfigurationError: It is not known where training stands",
+    "ConfigurationError: The training position in this object cannot be tracked",
 )
 
 

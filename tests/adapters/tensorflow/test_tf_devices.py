@@ -41,7 +41,9 @@ def test_what_one_process_refuses() -> None:
     here, alone = call("tf_alone", "refused", n=1)[0], one_device()
     assert here["weighed"].startswith("Unsupported: ")  # AutoGraph puts the place in between
     assert "A loop of your own runs on one of this process's devices" in here["weighed"]
-    assert here["other devices"].startswith("ConfigurationError: TensorFlow can have one set of")
+    assert here["other devices"].startswith(
+        "ConfigurationError: A TensorFlow process can have only one set of"
+    )
     assert here["then one"] == 1
     assert alone["too late"].startswith("ConfigurationError: TensorFlow has already started")
     assert alone["two devices"].startswith("ConfigurationError: Strategy 'single' is one device")

@@ -111,7 +111,7 @@ def test_weighed_losses_of_a_loop_by_hand(ranks: int, reduction: str) -> None:
         ("sum loss", "Unsupported: This loss is not a mean over samples"),
         ("single numbers", "ConfigurationError: The dataset yields single numbers"),
         ("arrays", "Unsupported: prepare takes Keras models"),
-        ("text", "Unsupported: This dtype is not added up"),
+        ("text", "Unsupported: This dtype cannot be reduced"),
         ("python list", "Unsupported: A communicator takes"),
         ("root", "ConfigurationError: No such rank"),
     ],

@@ -76,5 +76,5 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(dream.ConfigurationError, match="its digest is another"):
         check_file(file, told)
-    with pytest.raises(dream.ConfigurationError, match=r"hold no such numbers.*'text'"):
+    with pytest.raises(dream.ConfigurationError, match=r"cannot store this data type.*'text'"):
         write_arrays(file, {"text": np.array(["a"])})

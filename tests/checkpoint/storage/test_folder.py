@@ -151,7 +151,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda p: (p / "COMMITTED").unlink(), "no whole checkpoint"),
+        (lambda p: (p / "COMMITTED").unlink(), "not a complete checkpoint"),
         (lambda p: os.truncate(p / "model.safetensors", 20), "20 bytes"),
         (lambda p: (p / "optimizer.safetensors").unlink(), "it is not there"),
         (lambda p: (p / "state.json").write_text("{}"), "its digest is another"),
@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_the_last_one_whole(tmp_path: Path) -> None:
     try:
         folder = CheckpointFolder(small)
         place = folder.save(made(1))
-        with pytest.raises(DreamError, match=r"step-000000002.*1 MB.*Make room"):
+        with pytest.raises(DreamError, match=r"step-000000002.*1 MB.*Free some space"):
             folder.save(CheckpointContent(2, {"": {"w": np.zeros(1 << 20)}}))
         assert folder.newest() == place
         assert folder.load(place).step == 1

@@ -131,7 +131,7 @@ def test_a_flipped_bit_is_named(ours: Path, capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert "step-000000003/optimizer.safetensors: its digest is another" in told
     assert "step-000000007: whole" in told
-    assert "step-000000009: This is no whole checkpoint" in told
+    assert "step-000000009: This is not a complete checkpoint" in told
 
 
 @pytest.mark.parametrize("words", [("show", "--arrays"), ("check",)], ids=" ".join)
@@ -157,9 +157,9 @@ def test_other_tools_files(ours: Path, text: str) -> None:
     ("names", "said"),
     [
         (("nothing", "a.pt"), "which is not there"),
-        (("ours", "there.pt"), "Nothing is overwritten"),
+        (("ours", "there.pt"), "Existing files are not overwritten"),
         (("ours", "a.bin"), r"from and to .pt, .keras"),
-        (("ours", "a.keras"), "Give --like MODEL.keras"),
+        (("ours", "a.keras"), "Pass --like MODEL.keras"),
     ],
 )
 def test_what_cannot_be_converted(

@@ -121,13 +121,13 @@ def test_rows_with_a_slow_worker_are_those_of_several_processes():
         ("mirrored", "mirrored, rank 1 slowed 4x"),
         ("parameter_server", "parameter_server, rank 1 slowed 4x"),
     ]
-    with pytest.raises(ConfigurationError, match="No row has such a worker"):
+    with pytest.raises(ConfigurationError, match="No row has this worker"):
         cells.slowed(made, Slow(2, 4.0))
 
 
 @pytest.mark.parametrize("text", ["1", "one:4", "1:", "-1:4", "1:1", "1:0.5", "1:inf", "1:nan"])
 def test_what_names_no_slow_worker_is_refused(text):
-    with pytest.raises(ConfigurationError, match=r"Give --slow RANK:FACTOR"):
+    with pytest.raises(ConfigurationError, match=r"Pass --slow RANK:FACTOR"):
         Slow.of(text)
 
 

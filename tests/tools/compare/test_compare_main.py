@@ -106,11 +106,11 @@ def test_what_no_row_could_run_is_refused_before_any_starts(bad, word, capsys):
     ("given", "word"),
     [
         ((0, [], []), "n=0"),
-        ((10**6, [], []), "would fill this machine"),
+        ((10**6, [], []), "would overload this machine"),
         ((2, ["jax"], []), "Unknown framework"),
         ((2, [], ["mirored"]), "mean 'mirrored'"),
         ((2, [], ["mirrored:reduction=gl"]), "Unknown reduction"),
-        ((2, [], ["hybrid:data=999,model=999"]), "would fill this machine"),
+        ((2, [], ["hybrid:data=999,model=999"]), "would overload this machine"),
     ],
 )
 def test_a_script_is_not_started_for_what_cannot_be(given, word, capsys):
@@ -129,7 +129,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_any_starts(folder, ca
 
 @pytest.mark.parametrize("file", ["absent/out.json", ".", "/proc/out.json"])
 def test_a_file_that_cannot_be_written_is_refused_before_any_starts(tmp_path, file):
-    with pytest.raises(ConfigurationError, match="No file can be written"):
+    with pytest.raises(ConfigurationError, match="A file cannot be written"):
         main(2, ["torch"], ["single"], settings("fine"), tmp_path / file)
 
 

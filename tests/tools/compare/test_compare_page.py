@@ -148,7 +148,7 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path):
         page.check(tmp_path)
     with pytest.raises(ConfigurationError, match="a file"):
         page.check(tmp_path / "mine.txt")
-    with pytest.raises(ConfigurationError, match="No folder can be made"):
+    with pytest.raises(ConfigurationError, match="A folder cannot be created"):
         page.check(tmp_path / "absent" / "new")
 
 

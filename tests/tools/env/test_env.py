@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_told(
     assert text.rstrip().endswith("```")
     _, _, pasted = text.partition("paste this:")
     assert "launcher: cannot be told, variables: RANK" in pasted
-    assert "variables are half set: WORLD_SIZE missing" in pasted
+    assert "variables are incomplete: WORLD_SIZE missing" in pasted
 
 
 @pytest.mark.slow

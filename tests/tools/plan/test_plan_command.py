@@ -74,9 +74,9 @@ def test_a_plan_with_layers_computed_again(run: Run, tmp_path: Path) -> None:
 
 def test_recomputation_is_foretold_for_torch_and_not_measured(run: Run) -> None:
     _, text = run(f"{TORCH}:dense", "--recompute", "--measure")
-    assert "is reckoned, and not measured here" in text
+    assert "is estimated, and cannot be measured here" in text
     _, text = run(f"{KERAS}:images", "--recompute")
-    assert "foretold for torch models" in text
+    assert "estimated only for torch models" in text
 
 
 def test_what_is_too_large_ends_with_1_and_the_reason(run: Run) -> None:
@@ -122,24 +122,24 @@ def test_keras_models_may_be_compiled_or_larger_than_the_machine(run: Run) -> No
         ([f"{TORCH}:as_array"], "something asked for one"),
         ([f"{TORCH}:wanting"], "called without arguments"),
         (["no_such_module:f"], "There is no such module"),
-        ([f"{TORCH}:dense", "--devices", "17"], "No strategy fits so many devices"),
+        ([f"{TORCH}:dense", "--devices", "17"], "No strategy fits this number of devices"),
         ([f"{TORCH}:dense", "--hardware", "h10"], "Did you mean 'h100'"),
         ([f"{TORCH}:dense", "--hardware", "no.toml"], "This hardware cannot be read"),
         ([f"{TORCH}:dense", "--device-mtbf", "0"], "--device-mtbf is a time"),
-        ([f"{TORCH}:dense", "--checkpoint-every", "60"], "Give --device-mtbf HOURS too"),
+        ([f"{TORCH}:dense", "--checkpoint-every", "60"], "Pass --device-mtbf HOURS too"),
         ([f"{TORCH}:dense", "--optimizer", "adan"], "Unknown optimizer"),
         ([f"{TORCH}:dense", "--precision", "float8"], "Unknown precision"),
         ([f"{TORCH}:dense", "--device-memory", "much"], "This is no size"),
         ([f"{TORCH}:dense", "--devices", "0"], "--devices must be at least 1"),
-        ([f"{TORCH}:dense", "--devices", "1000000000"], "No machine has so many devices"),
+        ([f"{TORCH}:dense", "--devices", "1000000000"], "The number of devices is too large"),
         ([f"{TORCH}:dense", "--batch-size", "0"], "--batch-size must be at least 1"),
         ([f"{TORCH}:dense", "--scale", "many"], "--scale takes numbers"),
-        ([f"{TORCH}:dense", "--json", "no/where.json"], "No file can be written"),
+        ([f"{TORCH}:dense", "--json", "no/where.json"], "A file cannot be written"),
         ([f"{TORCH}:dense", "--timeout", "nan"], "--timeout must be at least 1"),
         ([f"{TORCH}:dense", "--device-memory", "80"], "Write it with its unit"),
-        (["..:f"], "named from the top"),
+        (["..:f"], "needs its full name"),
         ([f"{TORCH}:raising"], "which raises KeyError"),
-        ([f"{TORCH}:misfit"], "do not go together"),
+        ([f"{TORCH}:misfit"], "do not fit together"),
         ([f"{TORCH}:untrained"], "empty parameter list"),
         ([f"{TORCH}:leaving"], "which raises SystemExit"),
     ],

@@ -77,10 +77,10 @@ def test_layers_that_cannot_be_matched_end_with_2(run: Run, batch: Path) -> None
     [
         (["no.py:f", "no.py:f"], "There is no such file"),
         (["nothing", place("torch:dense")], "file.py:function or module:function"),
-        ([place("torch:dense")] * 2 + ["--map", "no.json"], "A map is a JSON file"),
-        ([place("torch:dense")] * 2 + ["--tolerance", "-1"], "not negative"),
+        ([place("torch:dense")] * 2 + ["--map", "no.json"], "The map must be a JSON file"),
+        ([place("torch:dense")] * 2 + ["--tolerance", "-1"], "not be negative"),
         ([place("torch:dense")] * 2 + ["--new-backend", "troch"], "Did you mean 'torch'"),
-        ([place("torch:dense")] * 2 + ["--json", "no/where.json"], "No file can be written"),
+        ([place("torch:dense")] * 2 + ["--json", "no/where.json"], "A file cannot be written"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(
@@ -95,8 +95,8 @@ def test_a_batch_is_a_file_of_arrays(run: Run, tmp_path: Path) -> None:
     (tmp_path / "no.npz").write_text("nothing")
     code, text = run(*[place("torch:dense")] * 2, "--batch", tmp_path / "no.npz")
     assert code == 2
-    assert "A batch is a .npz file" in text
-    with pytest.raises(ConfigurationError, match=r"nothing to give.*a batch with y"):
+    assert "The batch must be a .npz file" in text
+    with pytest.raises(ConfigurationError, match=r"no inputs.*a batch with y"):
         PortCheckRequest(place("torch:dense"), place("torch:dense"), {"y": np.ones(3)})
 
 
@@ -104,7 +104,7 @@ def test_functions_may_be_given_themselves() -> None:
     report = dream.port_check(port_torch.dense, port_torch.dense, BATCHES["dense"])
     assert report.equal
     assert "Equal: 2 layers" in str(report)
-    with pytest.raises(ConfigurationError, match="process of its own"):
+    with pytest.raises(ConfigurationError, match="separate process"):
         dream.port_check(lambda: None, port_torch.dense, BATCHES["dense"])
 
 

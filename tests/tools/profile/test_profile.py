@@ -148,7 +148,7 @@ def test_what_shows_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="in the script"):
         main([str(script), "-n", "1"])
     script.write_text("import torch, dream\nwith dream.strategy('parameter_server'): pass")
-    with pytest.raises(WorkerFailed, match="no step in common"):
+    with pytest.raises(WorkerFailed, match="no common step"):
         main([str(script), "-n", "2"])
     with pytest.raises(ConfigurationError, match="--warm-up 0"):
         main([str(script), "--warm-up", "0"])

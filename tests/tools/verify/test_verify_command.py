@@ -240,7 +240,7 @@ def test_a_strategy_that_fails_or_is_not_there_leaves_the_others(
     assert verdicts == ["CANNOT RUN", "CANNOT RUN", "equal", "REFUSED"], text
     assert "torch has no reduction='grpc' under 'mirrored'" in text
     assert "torch has no 'horovod'" in text
-    assert "a torch process drives one device" in text
+    assert "a torch process uses one device" in text
 
 
 def _requests(*names: str) -> list[str]:
@@ -382,13 +382,13 @@ def test_options_before_and_after_the_script_and_its_own() -> None:
         (["no.py"], "No such script"),
         ([__file__, "-n", "0"], "-n 0"),
         ([__file__, "--steps", "0"], "--steps 0"),
-        ([__file__, "--json", "no/where.json"], "No file can be written"),
-        ([__file__, "--json", "/proc/out.json"], "No file can be written"),
+        ([__file__, "--json", "no/where.json"], "A file cannot be written"),
+        ([__file__, "--json", "/proc/out.json"], "A file cannot be written"),
         ([__file__, "--timeout", "nan"], "--timeout nan"),
-        ([__file__, "-n", "1000000"], "would fill this machine"),
+        ([__file__, "-n", "1000000"], "would overload this machine"),
         ([__file__, "--strategy", "mirrored:reduction=gl"], "Unknown reduction"),
         ([__file__, "--strategy", "mirored"], "Did you mean 'mirrored'"),
-        ([__file__, "--strategy", "mirrored", "-n", "1"], "One replica is single"),
+        ([__file__, "--strategy", "mirrored", "-n", "1"], "One replica is the same as single"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(given: list[str], words: str) -> None:

@@ -90,8 +90,8 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     if parameter.grad.is_sparse:
         raise Unsupported(
             "Sparse gradients are reduced while backward runs, which accumulate='auto' and "
-            "split='layers' do not. Received: one of shape "
-            f"{tuple(parameter.shape)}. Say sparse=False, or give a number of micro-batches."
+            f"split='layers' do not. Received: one of shape {tuple(parameter.shape)}. Pass "
+            "sparse=False, or give a number of micro-batches."
         )
     return parameter.grad
 

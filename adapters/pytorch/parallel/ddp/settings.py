@@ -93,8 +93,8 @@ class DdpSettings:
         found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
         if found and self.options.get("compression", "none") not in (None, "none"):
             raise Unsupported(
-                "Sparse gradients are not compressed. Received: compression="
-                f"{self.options['compression']!r} and a {type(found[0]).__name__} with "
-                "sparse=True. Leave one of them out."
+                "Sparse gradients are not compressed. Received: "
+                f"compression={self.options['compression']!r} and a {type(found[0]).__name__} with "
+                "sparse=True. Remove one of them."
             )
         return bool(found)

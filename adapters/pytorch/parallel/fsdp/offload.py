@@ -43,5 +43,5 @@ def _refuse(gradient: torch.Tensor) -> NoReturn:
         "A loss that is taken of parameters too (a penalty on them) would add its gradient on the "
         "CPU while that of the model is on its way there. Received: such a loss of a parameter of "
         f"shape {tuple(gradient.shape)} with cpu_offload=True. Use the optimizer's weight_decay=, "
-        "compute the penalty inside the model's forward, or leave cpu_offload out."
+        "compute the penalty inside the model's forward, or remove cpu_offload."
     )

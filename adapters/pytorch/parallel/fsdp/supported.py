@@ -26,9 +26,8 @@ def check_supported(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise Unsupported(
-                "FSDP2 cannot reduce sparse gradients. Received: "
-                f"{name or type(part).__name__} with sparse=True. Say sparse=False, or use "
-                "'mirrored'."
+                f"FSDP2 cannot reduce sparse gradients. Received: {name or type(part).__name__} "
+                "with sparse=True. Pass sparse=False, or use 'mirrored'."
             )
         if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
             raise Unsupported(

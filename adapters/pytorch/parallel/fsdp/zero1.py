@@ -129,9 +129,9 @@ class _RowStep:
         for gradient in (p.grad for p in stepped):
             if gradient is not None and gradient.is_sparse:
                 raise Unsupported(
-                    "Under zero=1 an optimizer steps a rank's rows of dense gradients. Received: "
-                    f"a sparse gradient of shape {tuple(gradient.shape)}. Say sparse=False, or "
-                    "use 'mirrored'."
+                    "Under zero=1 an optimizer steps a rank's rows of dense gradients. Received: a "
+                    f"sparse gradient of shape {tuple(gradient.shape)}. Pass sparse=False, or use "
+                    "'mirrored'."
                 )
         for parameter in stepped:
             if (gradient := parameter.grad) is not None:

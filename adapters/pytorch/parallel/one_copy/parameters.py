@@ -147,7 +147,7 @@ def _came(view: torch.Tensor, parameter: torch.Tensor) -> None:
     if gradient.is_sparse:
         raise Unsupported(
             "With one copy of the weights gradients are dense. Received: a sparse one, of shape "
-            f"{tuple(gradient.shape)}. Make the embedding with sparse=False, or leave one_copy out."
+            f"{tuple(gradient.shape)}. Make the embedding with sparse=False, or remove one_copy."
         )
     view.copy_(gradient)
     parameter.grad = view
@@ -157,6 +157,6 @@ def _written_outside(shape: tuple[int, ...] | None) -> ConfigurationError:
     what = "one on another rank" if shape is None else f"a parameter of shape {shape}"
     return ConfigurationError(
         "A parameter was written outside the update, and there is one copy of it for all ranks, "
-        f"each of which would write it. Received: {what}. Load weights by strategy.load, or "
-        "before the first step, or leave one_copy out."
+        f"each of which would write it. Received: {what}. Load weights by strategy.load, or before "
+        "the first step, or remove one_copy."
     )

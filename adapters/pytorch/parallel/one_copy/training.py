@@ -81,7 +81,7 @@ def asked(
         if plan.options.get(name, default) != default:
             raise Unsupported(
                 "With one copy of the weights there are no buckets. Received: "
-                f"{name}={plan.options[name]!r}. Leave it out."
+                f"{name}={plan.options[name]!r}. Remove it."
             )
     return OneCopyTraining(groups.everybody(plan.cluster))
 
@@ -106,7 +106,7 @@ def _check(plan: Plan, device: str, reduction: str) -> None:
 def _elsewhere(received: str) -> Unsupported:
     return Unsupported(
         "One copy of the weights is for replicas of torch on the CPU of one host, over "
-        f"reduction='shared_memory'. Received: {received}. Leave one_copy out."
+        f"reduction='shared_memory'. Received: {received}. Remove one_copy."
     )
 
 
@@ -114,5 +114,5 @@ def refused_loop() -> ConfigurationError:
     return ConfigurationError(
         "With one copy of the weights a loop trains by train_step: its own lines would write the "
         "weights once a rank. Received: a model called in training. Make step = "
-        "strategy.train_step(model, loss, optimizer) and call step(x, y), or leave one_copy out."
+        "strategy.train_step(model, loss, optimizer) and call step(x, y), or remove one_copy."
     )

@@ -52,7 +52,7 @@ class PieceUpdate:
             raise Unsupported(
                 "Each rank updates a part of the one copy, so the optimizer must step each element "
                 f"by itself. Received: {type(optimizer).__name__}. Use one of "
-                f"{', '.join(kind.__name__ for kind in ELEMENTWISE)}, or leave one_copy out."
+                f"{', '.join(kind.__name__ for kind in ELEMENTWISE)}, or remove one_copy."
             )
         self._optimizer, self._find = optimizer, copy
         self._names = ELEMENTWISE[type(optimizer)]
@@ -94,7 +94,7 @@ class PieceUpdate:
             raise ConfigurationError(
                 "With one copy of the weights an optimizer steps in train_step alone. Received: "
                 f"{type(optimizer).__name__}.step() in the loop. Call the function that "
-                "strategy.train_step(model, loss, optimizer) returns, or leave one_copy out."
+                "strategy.train_step(model, loss, optimizer) returns, or remove one_copy."
             )
         copy = self._find()
         assert copy is not None
@@ -132,7 +132,7 @@ class PieceUpdate:
         raise Unsupported(
             "With one copy of the weights an optimizer steps the parameters of the model of its "
             f"train_step. Received: one of shape {tuple(parameter.shape)} beside them that has a "
-            "gradient. Put it into the model, or leave one_copy out."
+            "gradient. Put it into the model, or remove one_copy."
         )
 
     def _bind(self, copy: OneCopy) -> None:
@@ -144,7 +144,7 @@ class PieceUpdate:
                 "With one copy of the weights one optimizer steps all of a model. Received: "
                 f"{len(beside)} of its parameters that {type(self._optimizer).__name__} does not "
                 f"step, the first of shape {beside[0]}. Freeze them by requires_grad_(False), or "
-                "leave one_copy out."
+                "remove one_copy."
             )
         if copy is not self._copy:
             self._memory = {}
@@ -183,8 +183,8 @@ class PieceUpdate:
         if value.dtype != layout.dtype:
             raise Unsupported(
                 "With one copy of the weights an optimizer's state is of its parameters' type. "
-                f"Received: {name} in {value.dtype}, of a parameter in {layout.dtype}. Leave "
-                "one_copy out."
+                f"Received: {name} in {value.dtype}, of a parameter in {layout.dtype}. Remove "
+                "one_copy."
             )
         key = name, copy.layouts.index(layout)
         if key not in self._memory:

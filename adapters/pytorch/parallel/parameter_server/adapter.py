@@ -164,7 +164,7 @@ def _refusing_groups(start: Callable[..., None]) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise Unsupported(
             "Servers run no line of the script, so no process group comes together. Received: "
-            "init_process_group under 'parameter_server'. Leave it out, or use 'mirrored'."
+            "init_process_group under 'parameter_server'. Remove it, or use 'mirrored'."
         )
 
     return refuse

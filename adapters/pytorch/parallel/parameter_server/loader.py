@@ -81,9 +81,9 @@ class LeasedLoaders:
             own_order = type(loader.batch_sampler) is not BatchSampler
         if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or own_order:
             raise Unsupported(
-                "Servers deal batches by their numbers. Received: a DataLoader over "
-                f"{type(loader.dataset).__name__} with a stream, or with a sampler or generator "
-                "of one's own. Use a map-style dataset, a batch size, and shuffle=True."
+                "The servers hand out batches by index. Received: a DataLoader over "
+                f"{type(loader.dataset).__name__} with a stream, or with a sampler or generator of "
+                "one's own. Use a map-style dataset, a batch size, and shuffle=True."
             )
         shuffle = not isinstance(loader.sampler, SequentialSampler)
         if shuffle and not self._told:

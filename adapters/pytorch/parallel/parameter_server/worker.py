@@ -54,8 +54,8 @@ class TorchWorkerState(WorkerState):
         gradients = [parameter.grad for parameter in self._ordered]
         if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             raise Unsupported(
-                "Sparse gradients cannot be pushed. Received: a parameter with one. Use "
-                "nn.Embedding(sparse=False)."
+                "Sparse gradients cannot be sent to the servers. Received: a parameter with one. "
+                "Use nn.Embedding(sparse=False)."
             )
         pairs = [
             (own, gradient)
@@ -116,8 +116,8 @@ class TorchWorker:
         made = [o for known in self._optimizers if (o := known()) is not None]
         if len(made) > 1:
             raise Unsupported(
-                f"The servers run one optimizer. Received: {len(made)} that were made in the "
-                "block. Put all parameters in groups of one."
+                f"The servers can run only one optimizer. Received: {len(made)} that were made in "
+                "the block. Put all parameters in groups of one."
             )
         if made:
             job, held = self.worker.job, parameters_of(made[0])
@@ -140,7 +140,7 @@ class TorchWorker:
         """Push a step. The loss of the update, once the worker may go on."""
         if self._state is None or self._state.optimizer is not optimizer:
             raise ConfigurationError(
-                "This optimizer came too late for the batch. Received: "
+                "This optimizer was created after the batch was taken. Received: "
                 f"{type(optimizer).__name__}.step() of an optimizer that was not there when the "
                 "batch was taken. Make it in the block, before the loop."
             )
@@ -204,7 +204,7 @@ def _pushing_class(kind: type[Optimizer], worker: TorchWorker) -> type[Optimizer
     def step(self: Optimizer, closure: Any = None) -> None:
         if closure is not None:
             raise Unsupported(
-                "A step with a closure cannot be pushed. Received: "
+                "A step with a closure cannot be sent to the servers. Received: "
                 f"{kind.__name__}.step(closure). Use an optimizer that takes one gradient a step."
             )
         worker.push_own(self)

@@ -224,7 +224,7 @@ class PipelineParallel(Parallelism):
 
     def weigh(self, loss: Any, count: float) -> Any:
         raise Unsupported(
-            f"Under {self.name!r} a loss is weighed by the step. Received: weigh(loss, "
+            f"Under {self.name!r} the loss weight is set in the train step. Received: weigh(loss, "
             f"count={count!r}). Use strategy.train_step(model, loss, optimizer, weight=...)."
         )
 
@@ -329,7 +329,7 @@ def check_batch(plan: Plan, samples: int) -> None:
 def refuse_chains(how: How) -> None:
     if how == "sqrt":
         raise Unsupported(
-            "A pipeline's stages are no chains to be cut in runs. Received: recompute='sqrt'. Say "
+            "A pipeline's stages are no chains to be cut in runs. Received: recompute='sqrt'. Pass "
             "recompute=True, which keeps of each stage what goes into it, or name layers."
         )
 
@@ -345,10 +345,10 @@ def _trains(module: nn.Module) -> bool:
 
 def _refused(module: nn.Module) -> Unsupported:
     return Unsupported(
-        f"A pipeline owns the training step. Received: a call of {type(module).__name__} with "
-        "gradients on. Write model, optimizer, batches = strategy.prepare(model, optimizer, "
-        "data); step = strategy.train_step(model, loss, optimizer); then step(*batch) for each "
-        "batch. To predict, call it under torch.no_grad()."
+        "A pipeline needs strategy.train_step for training. Received: a call of "
+        f"{type(module).__name__} with gradients on. Write model, optimizer, batches = "
+        "strategy.prepare(model, optimizer, data); step = strategy.train_step(model, loss, "
+        "optimizer); then step(*batch) for each batch. To predict, call it under torch.no_grad()."
     )
 
 

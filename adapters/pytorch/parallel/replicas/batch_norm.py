@@ -90,7 +90,7 @@ class _Meeting:
             raise self.failure
         raise ConfigurationError(
             "A BatchNorm sees the whole batch, so every replica calls it as often. Received: one "
-            "that was called for some parts of the batch only. Say sync_batch_norm=False, or call "
+            "that was called for some parts of the batch only. Pass sync_batch_norm=False, or call "
             "it whatever the samples are."
         )
 

@@ -59,8 +59,8 @@ class PartDraws:
             self._drew = True
             if self._calls > _WATCHED:
                 logger.info(
-                    "a call of %s has random draws, which its first calls had not: in this one "
-                    "they are not those of one device", self._name,
+                    "a call of %s draws random numbers, which its first calls did not: in this "
+                    "call they differ from those of one device", self._name,
                 )  # fmt: skip
         return outputs
 

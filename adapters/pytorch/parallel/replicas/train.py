@@ -195,5 +195,5 @@ def _refuse_meeting(model: nn.Module, layers: Sequence[nn.Module]) -> None:
                 "A BatchNorm that sees the whole batch waits for the other copies of its model, "
                 "which do not compute it again at the same time. Received: a BatchNorm in layer "
                 f"{names[layer]!r} ({type(layer).__name__}), to be recomputed. Name layers without "
-                "one, say sync_batch_norm=False, or use 'mirrored'."
+                "one, pass sync_batch_norm=False, or use 'mirrored'."
             )

@@ -99,10 +99,10 @@ class SplitParameters:
                     continue
                 if optimizer.state.get(parameter):
                     raise ConfigurationError(
-                        "An optimizer that has stepped cannot take the parts of a split model. "
-                        f"Received: {type(optimizer).__name__} with state for a parameter of "
-                        f"shape {tuple(parameter.shape)}. Make the optimizer after the model is "
-                        "split, or load its state then."
+                        "An optimizer that has already stepped cannot take over the shards of a "
+                        f"split model. Received: {type(optimizer).__name__} with state for a "
+                        f"parameter of shape {tuple(parameter.shape)}. Make the optimizer after "
+                        "the model is split, or load its state then."
                     )
                 group["params"][index] = new
 
@@ -134,8 +134,8 @@ class _GradientCheck:
                 where = f"{index} of group {number}, shape {tuple(parameter.shape)}"
                 if isinstance(parameter, DTensor) and not isinstance(gradient, DTensor | None):
                     raise ConfigurationError(
-                        "A gradient was set by hand that is not spread as its parameter is. "
-                        f"Received: parameter {where}. Call backward() on the loss."
+                        "A gradient set by hand is not sharded like its parameter. Received: "
+                        f"parameter {where}. Call backward() on the loss."
                     )
                 own = id(parameter) not in known and not self._registry.averaged(parameter)
                 if gradient is not None and own:

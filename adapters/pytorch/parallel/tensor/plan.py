@@ -200,7 +200,7 @@ def cuts_of(module: nn.Module, plan: Mapping[object, object]) -> dict[str, Cut]:
         fitting = [name for name in named if fnmatchcase(name, str(pattern))]
         if not fitting:
             raise ConfigurationError(
-                f"No layer has such a name. Received: plan={{{pattern!r}: {way!r}}} for "
+                f"No layer matches this name. Received: plan={{{pattern!r}: {way!r}}} for "
                 f"{type(module).__name__}. Its layers: {', '.join(_cuttable(named))}."
             )
         for name in fitting:
@@ -262,8 +262,8 @@ def _check_owner(name: str, module: nn.Module) -> None:
     if isinstance(owner, nn.MultiheadAttention):
         raise Unsupported(
             "nn.MultiheadAttention computes with its parameters itself, its query, key and value "
-            f"packed in one, so none is cut. Received: {name} in plan=. Leave it out, which keeps "
-            "the attention whole; write it with a Linear for each; or use 'sharded'."
+            f"packed in one, so none is cut. Received: {name} in plan=. Remove it, which keeps the "
+            "attention whole; write it with a Linear for each; or use 'sharded'."
         )
 
 

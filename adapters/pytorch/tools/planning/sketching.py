@@ -190,9 +190,9 @@ def _explained() -> Iterator[None]:
 
 def _asked_for(error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        "The model is built and run without values, and something asked for one. "
-        f"Received: {error}. Leave out .item(), .tolist(), .numpy(), masks as indices and prints "
-        "of tensors in the function, the model's forward and the loss."
+        "The model is built and run without values, and something asked for one. Received: "
+        f"{error}. Remove .item(), .tolist(), .numpy(), masks as indices and prints of tensors in "
+        "the function, the model's forward and the loss."
     )
 
 

@@ -17,7 +17,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.hooks import on_created, wrap_files
 
 _LOOPS = {
-    "fit": "Leave engine out: dream's own servers train by fit; or use strategy.train_step",
+    "fit": "Remove engine: dream's own servers train by fit; or use strategy.train_step",
     "train_on_batch": "Use strategy.train_step",
     "evaluate": "Use strategy.evaluate",
     "predict": "Call strategy.schedule(model, args=(batch,))",
@@ -52,7 +52,7 @@ class CoordinatedBlock:
         if item in (self._models if is_model else self._optimizers):
             return
         raise ConfigurationError(
-            "Servers hold the variables of what is made in the block. Received: a "
+            "The servers hold only variables of objects created in the block. Received: a "
             f"{type(item).__name__} that was made outside it. Make it inside the block."
         )
 
@@ -79,9 +79,9 @@ class CoordinatedBlock:
             return
         if optimizer.gradient_accumulation_steps:
             raise Unsupported(
-                "Workers that do not wait for one another cannot count to the last gradient of an "
-                "update. Received: gradient_accumulation_steps="
-                f"{optimizer.gradient_accumulation_steps}. Leave it out."
+                "Asynchronous workers cannot tell which gradient is the last of an update. "
+                f"Received: gradient_accumulation_steps={optimizer.gradient_accumulation_steps}. "
+                "Remove it."
             )
         _count_at_once(private.counter(optimizer))
 

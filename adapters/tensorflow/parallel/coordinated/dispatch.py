@@ -144,7 +144,7 @@ class Dispatcher:
             raise Unsupported(
                 "Keras cannot take gradients of a variable that is cut over the servers. Received: "
                 "a function of the script's own that does, with partitioner=. Use "
-                "strategy.train_step, or leave partitioner out."
+                "strategy.train_step, or remove partitioner."
             ) from error
         except Exception as error:
             lost = self._lost(error)

@@ -41,7 +41,7 @@ class Partitioner:
         kind, _, number = text.partition(":")
         if kind not in makers or not number.isdecimal() or int(number) < 1:
             raise ConfigurationError(
-                f"This is no way to cut variables. Received: partitioner={text!r}. Write "
+                f"This is not a valid partitioner. Received: partitioner={text!r}. Write "
                 "'min_size:BYTES', 'max_size:BYTES' or 'fixed:SHARDS'."
             )
         self._cut = makers[kind](int(number))
@@ -92,7 +92,7 @@ def check_shards(model: Any, optimizer: Any) -> None:
     if whole:
         raise Unsupported(
             f"This looks at a whole variable, and {cut[0].path} is cut over the servers. Received: "
-            f"{whole}. Leave partitioner out, or use an optimizer that steps element by element: "
+            f"{whole}. Remove partitioner, or use an optimizer that steps element by element: "
             f"{', '.join(_ELEMENT_BY_ELEMENT)}."
         )
 

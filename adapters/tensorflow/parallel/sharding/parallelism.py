@@ -134,8 +134,9 @@ class ShardedParallelism(MeshParallelism):
         if self.plan.options["data"] not in (None, 1):
             raise Unsupported(
                 "A DTensor's dim lies along one axis of the mesh, so a batch cannot be shared by "
-                f"groups of ranks and again within them. Received: data={self.plan.options['data']}"
-                ". Leave data out, or use 'hybrid' with split='tensor'."
+                "groups of ranks and again within them. Received: "
+                f"data={self.plan.options['data']}. Remove data, or use 'hybrid' with "
+                "split='tensor'."
             )
         return Mesh.fit(replicas, data=None, model=1, spare="data")
 

@@ -117,7 +117,7 @@ def _given(layers: Sequence[Any], plan: Mapping[str, object]) -> dict[str, Way]:
         matched = [layer for layer in layers if _matches(layer, pattern)]
         if not matched:
             raise ConfigurationError(
-                f"No layer has such a name. Received: plan entry {pattern!r}; the model has "
+                f"No layer matches this name. Received: plan entry {pattern!r}; the model has "
                 f"{', '.join(map(path_of, layers))}. Correct the pattern."
             )
         found |= {path_of(layer): cast(Way, way) for layer in matched}

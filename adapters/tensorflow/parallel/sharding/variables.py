@@ -133,8 +133,8 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
             raise Unsupported(
                 "On a mesh what a branch of tf.cond has assigned may be read as it was before. "
                 f"Received: {self.name[:-2]}, read after it, as an optimizer with "
-                "gradient_accumulation_steps= and use_ema=True, or constraints, does. Leave one "
-                "of them out, or use 'mirrored'."
+                "gradient_accumulation_steps= and use_ema=True, or constraints, does. Remove one "
+                "of them, or use 'mirrored'."
             )
         if assigned is None:
             return super().value()

@@ -69,7 +69,7 @@ def _example(given: Any) -> KerasExample:
     if not isinstance(model, keras.Model) or len(parts) > 3:
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise ConfigurationError(
-            f"What the function returns is no Keras model. Received: {kinds}. {HOW}."
+            f"The function did not return a Keras model. Received: {kinds}. {HOW}."
         )
     if len(parts) == 1:
         return KerasExample(model, _mean, "mean of the output", _known(model), None, None)

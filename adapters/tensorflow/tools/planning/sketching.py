@@ -39,8 +39,8 @@ _UPDATE = 2
 def make_sketcher(build: Callable[[], Any], training: TrainingSpec) -> KerasSketcher:
     if training.recompute:
         raise Unsupported(
-            "Recomputation is foretold for torch models. Received: --recompute and a Keras model. "
-            "Leave it out."
+            "Recomputation is estimated only for torch models. Received: --recompute and a Keras "
+            "model. Remove it."
         )
     return KerasSketcher(example(build, training), training)
 

@@ -41,16 +41,16 @@ def check(folder: Path) -> None:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(
-            f"A report is a folder. Received: --report {folder}, a file. Name another one."
+            f"A report needs a folder. Received: --report {folder}, a file. Name another one."
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigurationError(
-            f"The folder for the report has files in it. Received: --report {folder}. Name one "
-            "that is empty or not there yet, or empty this one."
+            f"The folder for the report has files in it. Received: --report {folder}. Choose one "
+            "that is empty or does not exist yet, or empty this one."
         )
     if not folder.exists() and not folder.absolute().parent.is_dir():
         raise ConfigurationError(
-            f"No folder can be made there. Received: --report {folder}. Make "
+            f"A folder cannot be created there. Received: --report {folder}. Make "
             f"{folder.absolute().parent} first, or name another one."
         )
     with TemporaryFile(dir=folder if folder.is_dir() else folder.absolute().parent):

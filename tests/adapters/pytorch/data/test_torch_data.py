@@ -101,10 +101,10 @@ def test_another_number_of_ranks_goes_on(kind: str, before: int, ranks: int) -> 
     [
         ("stream_of_each_rank", "Desynchronized: The ranks read different streams"),
         ("stream_that_ends_early", "Desynchronized: The ranks read different streams"),
-        ("single_samples", "Unsupported: Samples that come one by one"),
-        ("other_data", "ConfigurationError: This state is of other data"),
-        ("other_order", "ConfigurationError: The data comes in another order"),
-        ("shorter_stream", "ConfigurationError: The data has ended before"),
+        ("single_samples", "Unsupported: Single samples cannot be divided"),
+        ("other_data", "ConfigurationError: This state belongs to different data"),
+        ("other_order", "ConfigurationError: The data is in a different order"),
+        ("shorter_stream", "ConfigurationError: The data ended before"),
     ],
 )
 def test_what_would_lose_samples_is_refused(fault: str, said: str) -> None:

@@ -37,7 +37,7 @@ def test_a_script_ends_as_without_dream(script: str, ranks: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("wrong_group", "ConfigurationError: The process group of this job is there already"),
+        ("wrong_group", "ConfigurationError: This job's process group already exists"),
         ("uneven_by_hand", "Unsupported: DistributedDataParallel leaves the work to dream"),
         ("sharded_by_hand", "Unsupported: FullyShardedDataParallel distributes training"),
         ("part_of_a_world", "Unsupported: This loader divides the data among the ranks"),

@@ -78,9 +78,12 @@ def test_parameters_and_state_lie_once() -> None:
         ("written_outside", "A parameter was written outside the update"),
         ("part_of_a_model", "Received: 3 of its parameters that SGD does not step"),
         ("another_optimizer", "Received: LBFGS. Use one of SGD, Adam,"),
-        ("no_room", "There is no memory for the ranks to share. Received: "),
-        ("over gloo", "Received: reduction='gloo'. Leave one_copy out."),
-        ("clipped", "One copy of the weights cannot honour this option. Received: clip_norm=1.0"),
+        ("no_room", "Shared memory for the ranks could not be allocated. Received: "),
+        ("over gloo", "Received: reduction='gloo'. Remove one_copy."),
+        (
+            "clipped",
+            "One copy of the weights does not support this option. Received: clip_norm=1.0",
+        ),
         ("buckets", "Received: bucket_mb=5"),
     ],
 )

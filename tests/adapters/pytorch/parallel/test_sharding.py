@@ -71,7 +71,7 @@ SAID = {
 def test_what_was_made_before_the_block() -> None:
     for what, case in figures("prepared"):
         assert max(case["apart"].values()) <= 1e-6, what
-        assert case["late"].startswith("ConfigurationError: An optimizer that has stepped")
+        assert case["late"].startswith("ConfigurationError: An optimizer that has already stepped")
 
 
 def test_a_penalty_on_parts_gives_the_numbers_of_one_device() -> None:

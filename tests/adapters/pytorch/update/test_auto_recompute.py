@@ -93,8 +93,8 @@ def test_a_tensor_written_into_before_backward_is_an_error_as_in_torch() -> None
 @pytest.mark.parametrize(
     ("strategy", "options", "message"),
     [
-        ("single", {"recompute": "auto"}, "On the CPU it must be said"),
-        ("single", {"recompute": True, "memory_budget": 0.5}, "Say recompute='auto'"),
+        ("single", {"recompute": "auto"}, "On the CPU the memory limit"),
+        ("single", {"recompute": True, "memory_budget": 0.5}, "Pass recompute='auto'"),
         ("single", {"recompute": "auto", "memory_budget": "much"}, "no size.*'much'"),
         ("single", {"recompute": "auto", "memory_budget": True}, "wrong type"),
         ("single", {"recompute": "auto", "memory_budget": -1}, "too small"),
@@ -107,7 +107,7 @@ def test_a_tensor_written_into_before_backward_is_an_error_as_in_torch() -> None
         (
             "model_parallel",
             {"split": "layers", "recompute": "auto", "memory_budget": 0.5, "devices": 2},
-            "does not choose by itself",
+            "cannot choose what to recompute",
         ),
     ],
 )

@@ -132,10 +132,14 @@ def test_a_loop_of_its_own_lines_is_told_of_train_step() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("data_parallel", {"devices": 2}, "does not find its number of micro-batches by itself"),
-        ("mirrored", {"compression": "float16"}, "Leave compression out, or give a number"),
-        ("mirrored", {"op": "adasum"}, "Leave op out, or give a number"),
-        ("mirrored", {"one_copy": True}, "Leave one_copy out, or give a number"),
+        (
+            "data_parallel",
+            {"devices": 2},
+            "cannot choose the number of micro-batches automatically",
+        ),
+        ("mirrored", {"compression": "float16"}, "Remove compression, or give a number"),
+        ("mirrored", {"op": "adasum"}, "Remove op, or give a number"),
+        ("mirrored", {"one_copy": True}, "Remove one_copy, or give a number"),
         ("mirrored", {"sync_batch_norm": True}, "Received: sync_batch_norm=True, accumulate="),
         ("mirrored", {"accumulate": "most"}, "Give int or 'auto': micro-batches"),
     ],
@@ -150,7 +154,7 @@ def test_what_cannot_begin_again_is_refused(name: str, options: dict[str, Any], 
 
 def test_sharded_ranks_refuse_it() -> None:
     for said in dream.launch(fitting_scripts.sharded, n=2, framework="torch", timeout=300):
-        assert "'sharded' here does not find its number of micro-batches by itself" in said
+        assert "'sharded' here cannot choose the number of micro-batches automatically" in said
 
 
 def test_the_command_line_takes_the_word() -> None:

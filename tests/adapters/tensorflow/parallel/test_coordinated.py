@@ -58,7 +58,7 @@ def test_workers_that_do_not_wait_take_what_is_handed_out() -> None:
     assert "an error of the function" in chief["own error"]
     assert "SGD that was made outside it" in chief["outside"]
     assert "gradient_accumulation_steps=2" in chief["accumulating"]
-    assert "'parameter_server' do not wait" in chief["communicator"]
+    assert "'parameter_server' run asynchronously" in chief["communicator"]
 
 
 def test_what_looks_at_a_whole_variable_is_refused_where_it_is_cut() -> None:

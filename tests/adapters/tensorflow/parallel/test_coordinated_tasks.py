@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_comes_back_and_its_step_is_done_again(tmp_path:
     )  # fmt: skip
     assert end.returncode == 0, end.stderr
     assert "Worker 1 was killed by SIGKILL" in end.stderr
-    assert "it is started again" in end.stderr
+    assert "it is being restarted" in end.stderr
     assert DONE.search(end.stdout)
 
 
@@ -95,5 +95,5 @@ def test_a_chief_does_not_wait_for_ever_for_a_worker_that_nobody_starts_again(
     ended = by_tf_config("worker", tmp_path, PATIENT | {"DREAM_STARTUP_SECONDS": "20"})
     assert ended["worker"][0] == -9
     assert ended["chief"][0] == 1
-    assert "No worker is left, and none came back within 20 s" in ended["chief"][2]
+    assert "All workers are lost, and none came back within 20 s" in ended["chief"][2]
     assert ended["ps"][0] in (0, 1)
