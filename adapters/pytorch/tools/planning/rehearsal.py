@@ -250,10 +250,11 @@ class _Rehearsal:
     ) -> None:
         self._build, self._training = build, training
         self._candidate, self._batch = candidate, batch
-        self._ledger = Ledger()
+        self._ledger = Ledger(describes=training.timed)
 
     def run(self, mesh: Mesh, rank: int) -> Rehearsal:
         ledger = self._ledger
+        ledger.counts = False
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with world(mesh, rank) as here, rehearsal_stubs(), fake, ledger:
             found = example(self._build())
@@ -264,8 +265,8 @@ class _Rehearsal:
                 self._candidate, here, model, loss, self._optimizer, self._mark, batch,
                 recomputes=self._training.recompute,
             )  # fmt: skip
-            for _ in range(_STEPS):
-                begun = len(ledger.events), len(ledger.done), len(ledger.sent)
+            for left in reversed(range(_STEPS)):
+                begun, ledger.counts = len(ledger.events), not left
                 with precision_context(self._training.precision):
                     steps.step()
             return self._result(steps, mesh, rank, begun)
@@ -289,9 +290,7 @@ class _Rehearsal:
         made.register_step_post_hook(lambda *_: self._mark("forward"))
         return made
 
-    def _result(
-        self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: tuple[int, int, int]
-    ) -> Rehearsal:
+    def _result(self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: int) -> Rehearsal:
         ledger = self._ledger
         parameters = [*steps.parameters, *steps.buffers]
         gradients = [p.grad for p in steps.parameters if p.grad is not None]
@@ -299,12 +298,12 @@ class _Rehearsal:
         held = {kind: self._numbers(tensors) for kind, tensors in
                 (("own", parameters), ("gradients", gradients), ("state", states))}  # fmt: skip
         size = {kind: sum(ledger.made[n] for n in found) for kind, found in held.items()}
-        peak, there = most_since(ledger, begun[0])
+        peak, there = most_since(ledger, begun)
         known = sum(ledger.made[n] for found in held.values() for n in found if n in there)
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
-            tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
-            max(ledger.made, default=0), working(ledger, begun[0], set().union(*held.values())),
+            tuple(ledger.done), _sent(ledger, mesh),
+            max(ledger.made, default=0), working(ledger, begun, set().union(*held.values())),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:
@@ -314,9 +313,9 @@ class _Rehearsal:
         return {number for x in plain if (number := self._ledger.number(x)) >= 0}
 
 
-def _sent(ledger: Ledger, mesh: Mesh, begin: int) -> tuple[Sending, ...]:
+def _sent(ledger: Ledger, mesh: Mesh) -> tuple[Sending, ...]:
     found = Counter(
-        (one.operation, one.size, _axis(mesh, one.ranks), one.phase) for one in ledger.sent[begin:]
+        (one.operation, one.size, _axis(mesh, one.ranks), one.phase) for one in ledger.sent
     )
     return tuple(
         Sending(operation, size, "data" if axis else "model", phase, count)
