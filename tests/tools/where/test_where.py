@@ -199,16 +199,16 @@ NAMESPACE = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$0" "$@"'
 def test_a_link_that_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All ranks have come to the call, so none is named; when the link is back they go on."""
     with running(
-        tmp_path, "where_stalls.py", "gloo", "cut", inside=NAMESPACE, DREAM_FORK_SERVER=""
+        tmp_path, "where_stalls.py", "gloo", "forward", inside=NAMESPACE, DREAM_FORK_SERVER=""
     ) as job:
 
         def link(state: str) -> None:
             namespace = ["nsenter", "--target", str(job.process.pid), "--net"]
             subprocess.run([*namespace, "ip", "link", "set", "lo", state], check=True, timeout=60)
 
-        job.wait_for("cut")
+        job.wait_for("forward")
         link("down")
-        job.go("cut")
+        job.go("forward")
         both = job.views(lambda seen: all(v.status and v.status.call for v in seen))
         for one in both:
             assert one.status is not None

@@ -100,5 +100,4 @@ FATES: dict[str, Callable[[], None]] = {
     "garbage": garbage,
     "paging": paging,
     "stopped": partial(stand, "stopped"),  # the test sends SIGSTOP
-    "cut": partial(stand, "cut"),  # and there takes the link away
 }
