@@ -6,6 +6,7 @@ is gathered and for how long, which collectives are called with how much.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dream._errors import Unsupported
 from dream._topology import Mesh
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, VALUE
 from dream.adapters.pytorch.module import ModuleRegistry
@@ -50,6 +52,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since, working
+from dream.adapters.pytorch.tools.planning.twins import step_twins_once
 from dream.adapters.pytorch.train_step import Batch, Passes, step_of, uncut
 from dream.adapters.pytorch.update.gradients import Whole
 from dream.collectives import Communicator
@@ -220,8 +223,6 @@ def _pipeline(
     return RehearsedSteps(step, optimizer, parts.parameters, [*model.buffers()])
 
 
-_STEPS = 2
-"""The first one makes the optimizer's state, and what is kept from step to step."""
 _TWINS = 2
 """However many copies there are, a rank calls the same with as much."""
 
@@ -251,6 +252,7 @@ class _Rehearsal:
         self._build, self._training = build, training
         self._candidate, self._batch = candidate, batch
         self._ledger = Ledger(describes=training.timed)
+        self._patches = Patches()
 
     def run(self, mesh: Mesh, rank: int) -> Rehearsal:
         ledger = self._ledger
@@ -265,11 +267,23 @@ class _Rehearsal:
                 self._candidate, here, model, loss, self._optimizer, self._mark, batch,
                 recomputes=self._training.recompute,
             )  # fmt: skip
-            for left in reversed(range(_STEPS)):
-                begun, ledger.counts = len(ledger.events), not left
-                with precision_context(self._training.precision):
-                    steps.step()
+            self._begin(steps)
+            begun, ledger.counts = len(ledger.events), True
+            with precision_context(self._training.precision):
+                steps.step()
             return self._result(steps, mesh, rank, begun)
+
+    def _begin(self, steps: RehearsedSteps) -> None:
+        """Make what is kept from step to step."""
+        if os.environ.get("TWO") or self._candidate.kind == "pipeline":
+            with precision_context(self._training.precision):
+                steps.step()
+            return
+        for parameter in steps.parameters:
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        steps.optimizer.step()
+        steps.optimizer.zero_grad(set_to_none=True)
 
     def _samples(self, found: Example) -> tuple[Any, ...]:
         precision = self._training.precision
@@ -288,6 +302,8 @@ class _Rehearsal:
         made = make_optimizer(training.optimizer, parameters, fused=training.fused and plain)
         made.register_step_pre_hook(lambda *_: self._mark("update"))
         made.register_step_post_hook(lambda *_: self._mark("forward"))
+        if not plain:
+            self._patches.replace(made, "step", step_twins_once(made, self._ledger))
         return made
 
     def _result(self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: int) -> Rehearsal:
