@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS = 88
-WIDTH, HEIGHT = 1100, 1000
+WIDTH, HEIGHT = 1320, 1000
 COLOURS = 128
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

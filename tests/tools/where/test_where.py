@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dream.stall.phases import Phase
-from dream.stall.status import ProcessState
+from dream.stall.status import ProcessState, RankStatus
 from dream.tools.where import find
 from dream.tools.where import main as where
 from dream.tools.where.find import RankView, RunningJob
@@ -261,6 +261,15 @@ def test_where_a_rank_of_keras_stands(
         job.wait_for("stopped")
         _stop_and_go_on(job)
         job.until(lambda: job.said().count("done") == 2, "end")
+
+
+def test_a_wait_for_ranks_of_another_host() -> None:
+    status = RankStatus(0, call="backward()", waited=14.0)
+    here = [RankView(0, os.getpid(), status, "train.py:3 in step", 1)]
+    wait = where.standstill(here)
+    assert wait is not None
+    told = "Rank 0 has waited 14 s in backward() for a rank of another host, or for what it sends."
+    assert where._told(wait, here, 2) == told
 
 
 @pytest.mark.slow

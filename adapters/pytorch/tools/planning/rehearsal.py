@@ -85,12 +85,14 @@ def steps_of(
     optimize: Optimize,
     mark: Mark,
     batch: tuple[Any, ...],
+    told: list[Any],
     *,
     recomputes: bool = False,
 ) -> RehearsedSteps:
-    """Split the model. mark: told when a phase begins. recomputes: layers are, in backward."""
+    """Split the model. mark: told when a phase begins. told: what passes between the stages of a
+    pipeline, once it is known. recomputes: layers are, in backward."""
     if candidate.kind == "pipeline":
-        return _pipeline(candidate, here, model, loss, optimize, batch, recomputes=recomputes)
+        return _pipeline(candidate, here, model, loss, optimize, batch, told, recomputes=recomputes)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
     training = Training(Knobs(), _DEVICE.type, dealt.world_size, Whole())
@@ -185,6 +187,7 @@ def _pipeline(
     loss: Callable[..., Any],
     optimize: Optimize,
     batch: tuple[Any, ...],
+    told: list[Any],
     *,
     recomputes: bool,
 ) -> RehearsedSteps:
@@ -203,7 +206,7 @@ def _pipeline(
         )
         return PipelineModel(model, stages, settings)
 
-    told = held(_Ranks(0, 1, [])).passes(inputs)
+    told += [] if told else held(_Ranks(0, 1, [])).passes(inputs)
     pipeline = held(_Ranks(place.model_index, count, told))
     parts = StageParameters(model, pipeline.owners(), place.model_index)
     parts.drop_others()
@@ -232,8 +235,10 @@ def rehearse(
 ) -> list[Rehearsal]:
     """Of rank 0, which has the largest parts; of a pipeline the ranks that differ most."""
     mesh = Mesh(min(candidate.mesh.data, _TWINS), candidate.mesh.model)
+    told: list[Any] = []
     return [
-        _Rehearsal(build, training, candidate, batch).run(mesh, rank) for rank in _ranks(candidate)
+        _Rehearsal(build, training, candidate, batch, told).run(mesh, rank)
+        for rank in _ranks(candidate)
     ]
 
 
@@ -247,10 +252,11 @@ def _ranks(candidate: Candidate) -> list[int]:
 @final
 class _Rehearsal:
     def __init__(
-        self, build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int
-    ) -> None:
+        self, build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int,
+        told: list[Any],
+    ) -> None:  # fmt: skip
         self._build, self._training = build, training
-        self._candidate, self._batch = candidate, batch
+        self._candidate, self._batch, self._told = candidate, batch, told
         self._ledger = Ledger(describes=training.timed)
         self._patches = Patches()
 
@@ -265,7 +271,7 @@ class _Rehearsal:
             del found
             steps = steps_of(
                 self._candidate, here, model, loss, self._optimizer, self._mark, batch,
-                recomputes=self._training.recompute,
+                self._told, recomputes=self._training.recompute,
             )  # fmt: skip
             self._begin(steps)
             begun, ledger.counts = len(ledger.events), True
