@@ -20,7 +20,6 @@ from dream.stall import activity, phases, stacks
 from dream.stall.activity import ThreadObserver, progress
 from dream.stall.page import Neighbour, StatusPage
 from dream.stall.phases import Phase, PhaseRule
-from dream.stall.status import ProcessState as State
 from dream.stall.status import (
     LINK,
     RankStatus,
@@ -33,6 +32,7 @@ from dream.stall.status import (
     warning,
     whereabouts,
 )
+from dream.stall.status import ProcessState as State
 
 WAITS = {"call": "backward()", "waited": 61.0}
 

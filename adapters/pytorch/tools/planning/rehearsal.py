@@ -6,7 +6,6 @@ is gathered and for how long, which collectives are called with how much.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -226,6 +225,9 @@ def _pipeline(
     return RehearsedSteps(step, optimizer, parts.parameters, [*model.buffers()])
 
 
+_STEPS = 2
+"""The first one makes the optimizer's state, and what is kept from step to step; the last one is
+told of."""
 _TWINS = 2
 """However many copies there are, a rank calls the same with as much."""
 
@@ -273,23 +275,11 @@ class _Rehearsal:
                 self._candidate, here, model, loss, self._optimizer, self._mark, batch,
                 self._told, recomputes=self._training.recompute,
             )  # fmt: skip
-            self._begin(steps)
-            begun, ledger.counts = len(ledger.events), True
-            with precision_context(self._training.precision):
-                steps.step()
+            for left in reversed(range(_STEPS)):
+                begun, ledger.counts = len(ledger.events), not left
+                with precision_context(self._training.precision):
+                    steps.step()
             return self._result(steps, mesh, rank, begun)
-
-    def _begin(self, steps: RehearsedSteps) -> None:
-        """Make what is kept from step to step."""
-        if os.environ.get("TWO") or self._candidate.kind == "pipeline":
-            with precision_context(self._training.precision):
-                steps.step()
-            return
-        for parameter in steps.parameters:
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
-        steps.optimizer.step()
-        steps.optimizer.zero_grad(set_to_none=True)
 
     def _samples(self, found: Example) -> tuple[Any, ...]:
         precision = self._training.precision
