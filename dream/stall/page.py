@@ -110,6 +110,13 @@ class Neighbour:
         return fields[0] if fields and fields[19] == self.began and fields[0] not in "ZX" else ""
 
 
+def read_back(pid: int) -> int:
+    """Return how many pages of its memory a process has waited for the disk for, as what is swapped
+    does; 0 where it has ended."""
+    fields = _fields(pid)
+    return int(fields[9]) if fields else 0
+
+
 def began(pid: int) -> str:
     """When a process began, by the system's count: tells it from a later one of that number."""
     fields = _fields(pid)

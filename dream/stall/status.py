@@ -133,10 +133,23 @@ def none_can_go_on(ranks: Collection[RankStatus], seconds: float) -> bool:
     )  # fmt: skip
 
 
+def nothing_arrives(ranks: Collection[RankStatus], size: int) -> bool:
+    """Whether all ranks of a job, so many, have come to one call of one step: none is missing, but
+    what they send one another."""
+    calls = {(one.call, one.steps) for one in ranks}
+    passed = any(call.partition("(")[0].endswith(_PASSED_ON) for call, _ in calls)
+    return len(ranks) == size and all(one.waits for one in ranks) and len(calls) == 1 and not passed
+
+
 def speaker(ranks: Collection[RankStatus]) -> int | None:
     """Choose who says it, of all ranks: the lowest that can, whose output is most likely seen."""
     return min((one.rank for one in ranks if one.answers), default=None)
 
+
+LINK = (
+    "All ranks have come to it, so none is missing: what they send one another is slow, or does "
+    "not arrive (a link that is cut, a firewall)."
+)
 
 STATES = {
     ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
@@ -173,7 +186,8 @@ def warning(wait: Standstill, ranks: Mapping[int, RankStatus], limit: float) -> 
     said = waits_for(wait)
     where = "; ".join(whereabouts(ranks[rank]) for rank in wait.named)
     end = f"Where this goes on, it is an error after {limit:g} s ({cluster.STALL_SECONDS})."
-    head = f"{said}. {where[:1].upper()}{where[1:]}. {end}"
+    link = f"{LINK} " if nothing_arrives(ranks.values(), len(ranks)) else ""
+    head = f"{said}. {where[:1].upper()}{where[1:]}. {link}{end}"
     return "\n".join([head, *stack_lines(wait, ranks)])
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +20,8 @@ from dream.stall import activity, phases, stacks
 from dream.stall.activity import ThreadObserver, progress
 from dream.stall.page import Neighbour, StatusPage
 from dream.stall.phases import Phase, PhaseRule
-from dream.stall.status import ProcessState as State
 from dream.stall.status import (
+    LINK,
     RankStatus,
     Standstill,
     find_standstill,
@@ -31,8 +32,25 @@ from dream.stall.status import (
     warning,
     whereabouts,
 )
+from dream.stall.status import ProcessState as State
 
 WAITS = {"call": "backward()", "waited": 61.0}
+
+
+def test_a_link_that_is_cut_is_told_from_a_rank_that_is_missing() -> None:
+    """All ranks are in one call of one step; a receive waits for another call."""
+
+    def said(*ranks: RankStatus) -> str:
+        wait = find_standstill(ranks)
+        assert wait is not None
+        return warning(wait, dict(enumerate(ranks)), 600.0)
+
+    zero, one = (RankStatus(rank, steps=4, call="backward()", waited=61.0) for rank in (0, 1))
+    assert LINK in said(zero, one)
+    assert LINK not in said(zero, replace(one, steps=3))
+    assert LINK not in said(zero, replace(one, call="barrier()"))
+    assert LINK not in said(zero, replace(one, state=State.STOPPED))
+    assert LINK not in said(*(replace(each, call="receive()") for each in (zero, one)))
 
 
 def test_the_stall_time_is_half_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,11 @@ class TrainingSpec:
         return f"{strategy}{',' if ':' in strategy else ':'}recompute=true"
 
     @property
+    def timed(self) -> bool:
+        """Whether its operations are timed one by one: on this machine, where none is fused."""
+        return not self.fused
+
+    @property
     def computes_in(self) -> str:
         return self.precision.removeprefix("mixed_")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dream._errors import ConfigurationError
 from dream.stall import notice, phases, stacks
-from dream.stall.page import FACTS_AT, Neighbour
+from dream.stall.page import FACTS_AT, Neighbour, read_back
 from dream.stall.status import ProcessState, RankStatus, text_of
 
 _AT_ONCE = 32
@@ -50,13 +50,15 @@ class RunningJob:
 @dataclass(frozen=True, slots=True)
 class RankView:
     """status: None where the rank has entered no block yet, or ended meanwhile. line: of the
-    script's own, as `train.py:31 in load`. resident: bytes of memory; 0 once it has ended."""
+    script's own, as `train.py:31 in load`. resident: bytes of memory; 0 once it has ended.
+    read_back: pages of its memory a second that it waits for the disk for."""
 
     rank: int
     pid: int
     status: RankStatus | None
     line: str
     resident: int
+    read_back: float = 0.0
 
 
 def jobs() -> list[RunningJob]:
@@ -133,15 +135,17 @@ def look(job: RunningJob) -> list[RankView]:
 
 
 def _view(one: FoundRank) -> RankView:
-    status, line = None, ""
+    status, line, read = None, "", 0.0
     near = None if one.facts is None else Neighbour.met(text_of(one.facts))
     if one.facts is not None and near is not None:
+        pages, began = read_back(one.pid), time.monotonic()
         try:
             status = _status(one.facts, near)
         finally:
             near.close()
+        read = max(0, read_back(one.pid) - pages) / max(time.monotonic() - began, _NAP)
         line = phases.own_line(status.stack, one.facts["libraries"])
-    return RankView(one.rank, one.pid, status, line, _resident(one.pid))
+    return RankView(one.rank, one.pid, status, line, _resident(one.pid), read)
 
 
 def _status(facts: dict[str, Any], near: Neighbour) -> RankStatus:

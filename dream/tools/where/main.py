@@ -20,6 +20,8 @@ from dream.tools.where import find
 from dream.tools.where.find import RankView, RunningJob
 
 _MOST_LINES = 24
+_PAGES = 50
+"""A second that a rank waits for the disk for, from which it is said."""
 
 
 def main(number: int | None, *, json: bool = False) -> int:
@@ -91,19 +93,24 @@ def _show(console: Console, job: RunningJob, ranks: Sequence[RankView]) -> None:
     console.print(rows)
     wait = standstill(ranks)
     if wait is not None:
-        note(console, _told(wait, ranks), style="bold")
+        note(console, _told(wait, ranks, job.world_size), style="bold")
     if len(ranks) < job.world_size:
         note(console, f"These are this host's ranks, {len(ranks)} of {job.world_size}.")
     for line in _stacks(ranks):
         console.print(Text(line), soft_wrap=True)
 
 
-def _told(wait: Standstill, ranks: Sequence[RankView]) -> str:
-    """Say who waits for whom; where all of these wait for one another, in which calls."""
-    calls = {one.rank: one.status.call for one in ranks if one.status is not None}
+def _told(wait: Standstill, ranks: Sequence[RankView], size: int) -> str:
+    """Say who waits for whom; where all of these wait for one another, in which calls. size: of
+    the job, some of whose ranks may be on other hosts."""
+    known = [one.status for one in ranks if one.status is not None]
+    calls = {one.rank: one.call for one in known}
     if wait.culprits or len({calls[rank] for rank in wait.waiting}) == 1:
         said = words.waits_for(wait)
-        return f"{said[0].upper()}{said[1:]}."
+        if not wait.culprits and len(ranks) < size:
+            said += " for a rank of another host, or for what it sends"
+        link = f" {words.LINK}" if words.nothing_arrives(known, size) else ""
+        return f"{said[0].upper()}{said[1:]}.{link}"
     each = ", ".join(f"rank {rank} in {calls[rank]}" for rank in wait.waiting)
     return f"They wait for one another: {each}."
 
@@ -118,7 +125,13 @@ def doing(one: RankView) -> str:
         return f"{words.STATES[status.state]}{at}"
     if status.call:
         return f"has waited {status.waited:.0f} s in {status.call}{at}"
-    return f"{WORDS[status.phase] if status.phase else 'is alive'}{at}"
+    return f"{WORDS[status.phase] if status.phase else 'is alive'}{at}{_paging(one)}"
+
+
+def _paging(one: RankView) -> str:
+    if one.read_back < _PAGES:
+        return ""
+    return f"; reads its memory back from disk (swap?), {one.read_back:,.0f} pages/s"
 
 
 def standstill(ranks: Sequence[RankView]) -> Standstill | None:
@@ -167,5 +180,6 @@ def _row(one: RankView) -> dict[str, Any]:
         "step": status.steps,
         "samples_a_second": round(status.samples, 1),
         "resident_bytes": one.resident,
+        "pages_read_back_a_second": round(one.read_back, 1),
         "stack": list(status.stack),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import plan_models
@@ -11,7 +13,7 @@ from torch import nn
 
 from dream import Unsupported
 from dream._topology import Mesh
-from dream.adapters.pytorch.tools.planning import sketching
+from dream.adapters.pytorch.tools.planning import rehearsal, sketching
 from dream.tools.plan import traffic
 from dream.tools.plan.asked import TrainingSpec
 from dream.tools.plan.sketch import Candidate, Rehearsal
@@ -96,6 +98,21 @@ def test_copies_add_up_gradients_along_the_data_axis() -> None:
     (found,) = rehearse(Candidate("tensor", Mesh(2, 2)), 8)
     along = [one for one in found.sent if one.axis == "data"]
     assert sum(one.count * one.size for one in along) == found.gradients + LOSS
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [Candidate("sharded", Mesh(1, 2), zero=3), Candidate("tensor", Mesh(2, 2))],
+    ids=str,
+)
+def test_parameters_that_are_alike_are_stepped_once_and_count_each(
+    candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (once,) = rehearse(candidate, 8)
+    monkeypatch.setattr(rehearsal, "step_twins_once", lambda optimizer, _: optimizer.step)
+    (each,) = rehearse(candidate, 8)
+    assert Counter(once.ops) == Counter(each.ops)
+    assert replace(once, ops=()) == replace(each, ops=())
 
 
 def test_a_pipeline_sends_what_passes_between_its_stages() -> None:

@@ -26,7 +26,7 @@ def noted(name: str) -> list[str]:
     found = example(plan_models.MODELS[name]())
     steps = make_optimizer("adamw", found.model.parameters())
     *inputs, target = found.batch_of(8)
-    with Ledger() as ledger:
+    with Ledger(describes=True) as ledger:
         found.loss(found.model(*inputs), target).backward()
         steps.step()
     return [op.call for op in ledger.done]

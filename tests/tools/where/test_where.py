@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dream.stall.phases import Phase
-from dream.stall.status import ProcessState
+from dream.stall.status import ProcessState, RankStatus
 from dream.tools.where import find
 from dream.tools.where import main as where
 from dream.tools.where.find import RankView, RunningJob
@@ -76,13 +77,17 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, script: str, *arguments: str, ranks: int = 2) -> Iterator[Running]:
+def running(
+    folder: Path, script: str, *arguments: str, ranks: int = 2, inside: tuple[str, ...] = (),
+    **environ: str,
+) -> Iterator[Running]:  # fmt: skip
+    """inside: a command that becomes the one behind it."""
     quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DREAM_STALL_SECONDS": "600"}
     command = ["run", "-n", str(ranks), "--all-output", str(HERE / script), str(folder), *arguments]
     with (folder / "out").open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dream", *command], env=os.environ | quiet, stdout=out,
-            stderr=subprocess.STDOUT, text=True,
+            [*inside, sys.executable, "-m", "dream", *command], env=os.environ | quiet | environ,
+            stdout=out, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
     try:
         yield Running(folder, process)
@@ -102,6 +107,7 @@ STALLS = {
     "deadlock": (OWN, "in deadlock"),
     "swallowed": (OWN, "in stand"),
     "garbage": (OWN, "in stand"),
+    "paging": (OWN, "in paging"),
     "compiling": (Phase.COMPILING, "in stand"),
 }
 QUICK = ("loader", "behind", "disk")
@@ -117,8 +123,9 @@ def _stands(job: Running, name: str) -> None:
     assert zero.status is not None
     assert (one.status.phase, one.status.call) == (phase, ""), one
     assert any(at in line for line in one.status.stack), one
-    assert name not in ("lock", "deadlock") or at in one.line
-    assert "where_stalls.py:" in one.line
+    assert name not in ("lock", "deadlock", "paging") or at in one.line
+    assert "where_" in one.line
+    assert (" pages/s" in where.doing(one)) == (name == "paging"), where.doing(one)
     wait = where.standstill([zero, one])
     assert wait is not None
     assert (wait.waiting, wait.culprits) == ((0,), (1,))
@@ -142,15 +149,19 @@ def test_where_a_rank_stands(tmp_path: Path, reduction: str, fates: tuple[str, .
         for name in fates:
             _stands(job, name)
         job.wait_for("stopped")
-        (pid,) = (rank.pid for rank in job.job.ranks if rank.rank == 1)
-        os.kill(pid, signal.SIGSTOP)
-        _, one = job.views(lambda seen: bool(seen[0].status and seen[0].status.call))
-        assert one.status is not None
-        assert one.status.state is ProcessState.STOPPED
-        assert "is stopped" in where.doing(one)
-        os.kill(pid, signal.SIGCONT)
-        job.go("stopped")
+        _stop_and_go_on(job)
         job.until(lambda: job.said().count("done") == 2, "end")
+
+
+def _stop_and_go_on(job: Running) -> None:
+    (pid,) = (rank.pid for rank in job.job.ranks if rank.rank == 1)
+    os.kill(pid, signal.SIGSTOP)
+    _, one = job.views(lambda seen: bool(seen[0].status and seen[0].status.call))
+    assert one.status is not None
+    assert one.status.state is ProcessState.STOPPED
+    assert "is stopped" in where.doing(one)
+    os.kill(pid, signal.SIGCONT)
+    job.go("stopped")
 
 
 @pytest.mark.slow
@@ -177,31 +188,88 @@ def test_a_rank_in_another_branch_and_one_whose_interpreter_is_held(
         assert "They wait for one another: rank 0 in backward(), rank 1 in barrier()." in told
 
 
+NAMESPACE = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$0" "$@"')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))),
+    reason="a network namespace needs root and the programs ip, unshare and nsenter",
+)
+def test_a_link_that_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All ranks have come to the call, so none is named; when the link is back they go on."""
+    with running(
+        tmp_path, "where_stalls.py", "gloo", "forward", inside=NAMESPACE, DREAM_FORK_SERVER=""
+    ) as job:
+
+        def link(state: str) -> None:
+            namespace = ["nsenter", "--target", str(job.process.pid), "--net"]
+            subprocess.run([*namespace, "ip", "link", "set", "lo", state], check=True, timeout=60)
+
+        job.wait_for("forward")
+        link("down")
+        job.go("forward")
+        both = job.views(lambda seen: all(v.status and v.status.call for v in seen))
+        for one in both:
+            assert one.status is not None
+            assert one.status.phase is Phase.BACKWARD, one
+            assert "where_stalls.py:" in one.line
+        wait = where.standstill(both)
+        assert wait is not None
+        assert (wait.waiting, wait.culprits) == ((0, 1), ())
+        where.main(job.process.pid)
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"s in {both[0].status.call}. All ranks have come to it" in told, told  # type: ignore[union-attr]
+        link("up")
+        job.until(lambda: job.said().count("done") == 2, "end")
+
+
+KERAS_STALLS = {"callback": OWN, "disk": Phase.WRITING, "loader": Phase.INPUT}
+OF_EITHER = {"lock": OWN, "deadlock": OWN, "swallowed": OWN, "garbage": OWN, "paging": OWN}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "fates"),
+    ("backend", "reduction", "fates"),
     [
-        ("tensorflow", {"callback": OWN, "disk": Phase.WRITING, "loader": Phase.INPUT}),
-        ("torch", {"callback": OWN, "disk": Phase.WRITING, "loader": Phase.INPUT}),
+        (
+            "tensorflow",
+            "shared_memory",
+            KERAS_STALLS | OF_EITHER | {"compiling": Phase.COMPILING},
+        ),
+        ("torch", "shared_memory", KERAS_STALLS | OF_EITHER),
+        ("tensorflow", "grpc", KERAS_STALLS),
+        pytest.param("tensorflow", "horovod", KERAS_STALLS, marks=pytest.mark.ring),
     ],
 )
 @pytest.mark.exhaustive
 def test_where_a_rank_of_keras_stands(
-    tmp_path: Path, backend: str, fates: dict[str, Phase], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, backend: str, reduction: str, fates: dict[str, Phase]
 ) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    with running(tmp_path, "where_keras.py", "shared_memory", *fates) as job:
+    with running(
+        tmp_path, "where_keras.py", reduction, *fates, "stopped", KERAS_BACKEND=backend
+    ) as job:
         for name, phase in fates.items():
             job.wait_for(name)
-            zero, one = job.views(lambda seen: bool(seen[0].status and seen[0].status.call))
+            _, one = job.views(lambda seen: bool(seen[0].status and seen[0].status.call))
             assert one.status is not None
             assert one.status.phase is phase, (name, one)
             assert not one.status.call, one
-            assert "where_keras.py:" in one.line
+            assert "where_" in one.line
+            assert (" pages/s" in where.doing(one)) == (name == "paging"), where.doing(one)
             job.go(name)
-            assert zero.status is not None
+        job.wait_for("stopped")
+        _stop_and_go_on(job)
         job.until(lambda: job.said().count("done") == 2, "end")
-    monkeypatch.delenv("KERAS_BACKEND")
+
+
+def test_a_wait_for_ranks_of_another_host() -> None:
+    status = RankStatus(0, call="backward()", waited=14.0)
+    here = [RankView(0, os.getpid(), status, "train.py:3 in step", 1)]
+    wait = where.standstill(here)
+    assert wait is not None
+    told = "Rank 0 has waited 14 s in backward() for a rank of another host, or for what it sends."
+    assert where._told(wait, here, 2) == told
 
 
 @pytest.mark.slow

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from pathlib import Path
 
 import keras
 import numpy as np
+from where_fates import FATES, FOLDER, stand
 
 import dream
 
-FOLDER, REDUCTION, FATES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+REDUCTION, MINE = sys.argv[2], sys.argv[3:]
 RANK = int(os.environ["RANK"])
 fate = ""
 
 
-def stand(name: str) -> None:
-    (FOLDER / name).touch()
-    while not (FOLDER / f"go-{name}").exists():
-        time.sleep(0.02)
+def compiling() -> None:
+    import tensorflow as tf
+
+    tf.function(lambda: stand("compiling"), autograph=False)()
 
 
 class Numbers(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
@@ -35,8 +34,14 @@ class Numbers(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        if fate in ("callback", "stopped") and batch == 1:
+        if batch != 1:
+            return
+        if fate == "callback":
             stand(fate)
+        elif fate == "compiling":
+            compiling()
+        elif fate in FATES:
+            FATES[fate]()
 
 
 class Slow(keras.layers.Dense):  # type: ignore[misc]  # Keras is untyped
@@ -48,7 +53,7 @@ class Slow(keras.layers.Dense):  # type: ignore[misc]  # Keras is untyped
 with dream.strategy("mirrored", reduction=REDUCTION):
     model = keras.Sequential([keras.Input([4]), Slow(4)])
     model.compile("sgd", "mse")
-for each in ("", *FATES):
+for each in ("", *MINE):
     fate = each if RANK == 1 else ""
     if fate == "disk":
         model.save_weights(FOLDER / f"saved{RANK}.weights.h5")

@@ -5,30 +5,20 @@ the test's."""
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from where_fates import FATES, FOLDER, stand
 
 import dream
 
-FOLDER, REDUCTION, FATES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+REDUCTION, MINE = sys.argv[2], sys.argv[3:]
 RANK = int(os.environ["RANK"])
 STANDS = int(os.environ["WORLD_SIZE"]) - 1 == RANK
-IN_STEP = ("forward", "branch")
 fate = ""
-
-
-def stand(name: str) -> None:
-    (FOLDER / name).touch()
-    while not (FOLDER / f"go-{name}").exists():
-        time.sleep(0.02)
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -58,64 +48,12 @@ def disk() -> None:
     torch.save({"slow": SlowToWrite()}, FOLDER / f"saved{RANK}.pt")
 
 
-def lock() -> None:
-    taken, ready = threading.Lock(), threading.Event()
-
-    def holds() -> None:
-        with taken:
-            ready.set()
-            stand("lock")
-
-    threading.Thread(target=holds).start()
-    ready.wait()
-    with taken:
-        pass
-
-
-def deadlock() -> None:
-    """Each of two threads holds what the other waits for; the test's go has one of them give up."""
-    first, second, ready = threading.Lock(), threading.Lock(), threading.Event()
-
-    def other() -> None:
-        with second:
-            ready.set()
-            (FOLDER / "deadlock").touch()
-            while not (FOLDER / "go-deadlock").exists() and not first.acquire(timeout=0.1):
-                pass
-
-    with first:
-        threading.Thread(target=other).start()
-        ready.wait()
-        with second:
-            pass
-
-
-def swallowed() -> None:
-    try:
-        raise RuntimeError("nobody hears of this")
-    except RuntimeError:
-        stand("swallowed")
-
-
 def held() -> None:
     """Read, in C, what the test writes, and keep the interpreter meanwhile."""
     os.mkfifo(FOLDER / "pipe")
     pipe = os.open(FOLDER / "pipe", os.O_RDWR)
     (FOLDER / "held").touch()
     ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
-
-
-class Rubbish:
-    def __init__(self) -> None:
-        self.itself = self
-
-    def __del__(self) -> None:
-        stand("garbage")
-
-
-def garbage() -> None:
-    Rubbish()
-    gc.collect()
 
 
 def compiling() -> None:
@@ -126,15 +64,13 @@ def compiling() -> None:
     torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
 
 
-def stopped() -> None:
-    """The test sends SIGSTOP."""
-    stand("stopped")
-
-
 def branch() -> None:
     """Call what the other rank does not."""
     (FOLDER / "branch").touch()
     current.communicator.barrier()
+
+
+BETWEEN_STEPS = FATES | {"disk": disk, "held": held, "compiling": compiling}
 
 
 def main() -> None:
@@ -143,10 +79,10 @@ def main() -> None:
         model = Model(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         loader = DataLoader(Numbers(), batch_size=4)
-        for step, mine in enumerate(("", *FATES, "")):
+        for step, mine in enumerate(("", *MINE, "")):
             fate = mine if STANDS else ""
-            if fate in globals() and fate not in IN_STEP:
-                globals()[fate]()
+            if fate in BETWEEN_STEPS:
+                BETWEEN_STEPS[fate]()
             for x in loader:
                 optimizer.zero_grad()
                 loss = model(x).square().mean()

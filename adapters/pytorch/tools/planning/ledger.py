@@ -70,6 +70,8 @@ def _larger(args: tuple[Any, ...], out: Any) -> int:
 
 
 def _tensors(side: Any) -> list[torch.Tensor]:
+    if isinstance(side, torch.Tensor):
+        return [side]
     return [x for x in tree_leaves(side) if isinstance(x, torch.Tensor)]
 
 
@@ -81,11 +83,16 @@ class Ledger(TorchDispatchMode):
     """made: sizes of storages, by number; events: (number, whether it came or went, phase), in
     their order; sent: what went to collectives. Of tensors that are cut over ranks, this rank's
     parts count.
+
+    describes: whether each operation is put in words, for those who time them. While `counts` is
+    False neither operations nor what is sent are noted, only memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, describes: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
+        self.counts = True
+        self._describes = describes
         self.done: list[SketchedOp] = []
         self.made: list[int] = []
         self.sent: list[Collected] = []
@@ -124,13 +131,13 @@ class Ledger(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its own part of the operation comes here
         kwargs = kwargs or {}
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         out = func(*args, **kwargs)
-        gave = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        if is_collective(func):
-            self.sent.extend(collected(func, args, out, self.phase))
-        elif not func.is_view and gave:
-            self.done.append(self._entry(func, args, kwargs, out, given, gave))
+        gave = _tensors(out)
+        if self.counts:
+            if is_collective(func):
+                self.sent.extend(collected(func, args, out, self.phase))
+            elif gave and not func.is_view:
+                self.done.append(self._entry(func, args, kwargs, out, gave))
         for tensor in gave:
             self._see(tensor)
         return out
@@ -141,7 +148,6 @@ class Ledger(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         out: Any,
-        given: list[torch.Tensor],
         gave: list[torch.Tensor],
     ) -> SketchedOp:
         packet = func._overloadpacket
@@ -150,8 +156,9 @@ class Ledger(TorchDispatchMode):
         kind: Kind = "other"
         if flops:
             kind = "convolution" if packet.__name__ in _CONVOLUTIONS else "matmul"
-        moved = sum(map(size, (*given, *gave)))
-        return SketchedOp(self.phase, kind, flops, moved, described(func, args, kwargs))
+        moved = sum(map(size, (*_tensors((args, kwargs)), *gave)))
+        call = described(func, args, kwargs) if self._describes else ""
+        return SketchedOp(self.phase, kind, flops, moved, call)
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -246,12 +253,13 @@ def working(ledger: Ledger, begin: int, held: set[int]) -> int:
 def most_since(ledger: Ledger, begin: int) -> tuple[int, set[int]]:
     """Return the bytes at most since an event, all of them counted, and the numbers of what was
     there."""
-    here: set[int] = set()
     held = most = 0
-    there: set[int] = set()
+    last = -1
     for index, (number, came, _) in enumerate(ledger.events):
         held += ledger.made[number] if came else -ledger.made[number]
-        (here.add if came else here.discard)(number)
         if index >= begin and held > most:
-            most, there = held, set(here)
+            most, last = held, index
+    there: set[int] = set()
+    for number, came, _ in ledger.events[: last + 1]:
+        (there.add if came else there.discard)(number)
     return most, there

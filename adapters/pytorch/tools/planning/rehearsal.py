@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dream._errors import Unsupported
 from dream._topology import Mesh
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, VALUE
 from dream.adapters.pytorch.module import ModuleRegistry
@@ -50,6 +51,7 @@ from dream.adapters.pytorch.tools.planning.example import (
 )
 from dream.adapters.pytorch.tools.planning.fake_world import World, rehearsal_stubs, world
 from dream.adapters.pytorch.tools.planning.ledger import Ledger, most_since, working
+from dream.adapters.pytorch.tools.planning.twins import step_twins_once
 from dream.adapters.pytorch.train_step import Batch, Passes, step_of, uncut
 from dream.adapters.pytorch.update.gradients import Whole
 from dream.collectives import Communicator
@@ -82,12 +84,14 @@ def steps_of(
     optimize: Optimize,
     mark: Mark,
     batch: tuple[Any, ...],
+    told: list[Any],
     *,
     recomputes: bool = False,
 ) -> RehearsedSteps:
-    """Split the model. mark: told when a phase begins. recomputes: layers are, in backward."""
+    """Split the model. mark: told when a phase begins. told: what passes between the stages of a
+    pipeline, once it is known. recomputes: layers are, in backward."""
     if candidate.kind == "pipeline":
-        return _pipeline(candidate, here, model, loss, optimize, batch, recomputes=recomputes)
+        return _pipeline(candidate, here, model, loss, optimize, batch, told, recomputes=recomputes)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
     training = Training(Knobs(), _DEVICE.type, dealt.world_size, Whole())
@@ -182,6 +186,7 @@ def _pipeline(
     loss: Callable[..., Any],
     optimize: Optimize,
     batch: tuple[Any, ...],
+    told: list[Any],
     *,
     recomputes: bool,
 ) -> RehearsedSteps:
@@ -200,7 +205,7 @@ def _pipeline(
         )
         return PipelineModel(model, stages, settings)
 
-    told = held(_Ranks(0, 1, [])).passes(inputs)
+    told += [] if told else held(_Ranks(0, 1, [])).passes(inputs)
     pipeline = held(_Ranks(place.model_index, count, told))
     parts = StageParameters(model, pipeline.owners(), place.model_index)
     parts.drop_others()
@@ -221,7 +226,8 @@ def _pipeline(
 
 
 _STEPS = 2
-"""The first one makes the optimizer's state, and what is kept from step to step."""
+"""The first one makes the optimizer's state, and what is kept from step to step; the last one is
+told of."""
 _TWINS = 2
 """However many copies there are, a rank calls the same with as much."""
 
@@ -231,8 +237,10 @@ def rehearse(
 ) -> list[Rehearsal]:
     """Of rank 0, which has the largest parts; of a pipeline the ranks that differ most."""
     mesh = Mesh(min(candidate.mesh.data, _TWINS), candidate.mesh.model)
+    told: list[Any] = []
     return [
-        _Rehearsal(build, training, candidate, batch).run(mesh, rank) for rank in _ranks(candidate)
+        _Rehearsal(build, training, candidate, batch, told).run(mesh, rank)
+        for rank in _ranks(candidate)
     ]
 
 
@@ -246,14 +254,17 @@ def _ranks(candidate: Candidate) -> list[int]:
 @final
 class _Rehearsal:
     def __init__(
-        self, build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int
-    ) -> None:
+        self, build: Callable[[], Any], training: TrainingSpec, candidate: Candidate, batch: int,
+        told: list[Any],
+    ) -> None:  # fmt: skip
         self._build, self._training = build, training
-        self._candidate, self._batch = candidate, batch
-        self._ledger = Ledger()
+        self._candidate, self._batch, self._told = candidate, batch, told
+        self._ledger = Ledger(describes=training.timed)
+        self._patches = Patches()
 
     def run(self, mesh: Mesh, rank: int) -> Rehearsal:
         ledger = self._ledger
+        ledger.counts = False
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with world(mesh, rank) as here, rehearsal_stubs(), fake, ledger:
             found = example(self._build())
@@ -262,10 +273,10 @@ class _Rehearsal:
             del found
             steps = steps_of(
                 self._candidate, here, model, loss, self._optimizer, self._mark, batch,
-                recomputes=self._training.recompute,
+                self._told, recomputes=self._training.recompute,
             )  # fmt: skip
-            for _ in range(_STEPS):
-                begun = len(ledger.events), len(ledger.done), len(ledger.sent)
+            for left in reversed(range(_STEPS)):
+                begun, ledger.counts = len(ledger.events), not left
                 with precision_context(self._training.precision):
                     steps.step()
             return self._result(steps, mesh, rank, begun)
@@ -287,11 +298,11 @@ class _Rehearsal:
         made = make_optimizer(training.optimizer, parameters, fused=training.fused and plain)
         made.register_step_pre_hook(lambda *_: self._mark("update"))
         made.register_step_post_hook(lambda *_: self._mark("forward"))
+        if not plain:
+            self._patches.replace(made, "step", step_twins_once(made, self._ledger))
         return made
 
-    def _result(
-        self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: tuple[int, int, int]
-    ) -> Rehearsal:
+    def _result(self, steps: RehearsedSteps, mesh: Mesh, rank: int, begun: int) -> Rehearsal:
         ledger = self._ledger
         parameters = [*steps.parameters, *steps.buffers]
         gradients = [p.grad for p in steps.parameters if p.grad is not None]
@@ -299,12 +310,12 @@ class _Rehearsal:
         held = {kind: self._numbers(tensors) for kind, tensors in
                 (("own", parameters), ("gradients", gradients), ("state", states))}  # fmt: skip
         size = {kind: sum(ledger.made[n] for n in found) for kind, found in held.items()}
-        peak, there = most_since(ledger, begun[0])
+        peak, there = most_since(ledger, begun)
         known = sum(ledger.made[n] for found in held.values() for n in found if n in there)
         return Rehearsal(
             rank % mesh.model, size["own"], size["gradients"], size["state"], peak - known, peak,
-            tuple(ledger.done[begun[1]:]), _sent(ledger, mesh, begun[2]),
-            max(ledger.made, default=0), working(ledger, begun[0], set().union(*held.values())),
+            tuple(ledger.done), _sent(ledger, mesh),
+            max(ledger.made, default=0), working(ledger, begun, set().union(*held.values())),
         )  # fmt: skip
 
     def _numbers(self, tensors: list[Any]) -> set[int]:
@@ -314,9 +325,9 @@ class _Rehearsal:
         return {number for x in plain if (number := self._ledger.number(x)) >= 0}
 
 
-def _sent(ledger: Ledger, mesh: Mesh, begin: int) -> tuple[Sending, ...]:
+def _sent(ledger: Ledger, mesh: Mesh) -> tuple[Sending, ...]:
     found = Counter(
-        (one.operation, one.size, _axis(mesh, one.ranks), one.phase) for one in ledger.sent[begin:]
+        (one.operation, one.size, _axis(mesh, one.ranks), one.phase) for one in ledger.sent
     )
     return tuple(
         Sending(operation, size, "data" if axis else "model", phase, count)

@@ -114,7 +114,7 @@ class TorchSketcher(Sketcher):
         recompute(model, self._training.recompute, torch.is_grad_enabled)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = make_optimizer(self._training.optimizer, trained, fused=self._training.fused)
-        ledger = Ledger()
+        ledger = Ledger(describes=self._training.timed)
         given = [x for x in tree_leaves((inputs, target)) if isinstance(x, torch.Tensor)]
         ledger.ignore([*model.parameters(), *model.buffers(), *given])
         with ledger:
