@@ -114,7 +114,7 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
-        self._figures = figures.StepFigures(engine.framework, share)
+        self._figures = figures.StepFigures(engine, share)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):

@@ -234,10 +234,10 @@ def _add_up(
 ) -> bool:
     """Whether the whole's values are what the parts' add up to."""
     whole, first, second, *_ = found
-    return len(whole) == len(first) == len(second) and all(
-        trial.is_close(a, of_first * b + of_second * c, model)
-        for a, b, c in zip(whole, first, second, strict=True)
-    )
+    if not len(whole) == len(first) == len(second):
+        return False
+    both = [of_first * a + of_second * b for a, b in zip(first, second, strict=True)]
+    return trial.are_close(whole, both, model)
 
 
 def _of_rows(
@@ -252,7 +252,7 @@ def _of_rows(
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
-    figures = StepFigures(engine.framework, BatchShare(1.0, 1.0))
+    figures = StepFigures(engine, BatchShare(1.0, 1.0))
     with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         for variable in [] if start is None else consistency.metric_states(model):
             variable.assign(ops.full_like(variable.value, start))

@@ -80,6 +80,14 @@ class Worst(keras.metrics.Metric):  # type: ignore[misc]
         return self.error / (self.count if self.average else 1.0)
 
 
+def root_error(y: Any, y_pred: Any) -> Any:
+    return ops.sqrt(mean_error(y, y_pred))
+
+
+def mean_error(y: Any, y_pred: Any) -> Any:
+    return ops.mean(ops.square(y - y_pred))
+
+
 class NoisyWeights(layers.Layer):  # type: ignore[misc]
     """Multiplies by weights that it draws noise for: as many rows as it has inputs."""
 
@@ -229,6 +237,8 @@ def said_of_all(devices: int) -> dict[str, str]:
         for average in (True, False):
             found[f"state {average}"] = _said_of(_plain(Largest(average)))
             found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
+        for function in (root_error, mean_error):
+            found[function.__name__] = _said_of(_plain(metrics=[function]))
         found["counter"] = str(_counted() / devices)
         found["capped"] = _said_of(_plain(Capped()))
         for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():

@@ -23,6 +23,7 @@ SAID = {
     "of metrics": "Received: twice, which is no mean",
     "state False": "kept is a state that",
     "metric False": "metric worst is more than a sum",
+    "root_error": "The metric 'root_error' gives one number for a batch",
 }
 QUIET = (
     "mean",
@@ -36,6 +37,7 @@ QUIET = (
     "a mean, tested",
     "state True",
     "metric True",
+    "mean_error",
 )
 
 
