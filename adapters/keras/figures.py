@@ -54,20 +54,16 @@ class StepFigures:
             return weight * self.share.fraction
         return weight
 
-    def of_function(
-        self, metric: Any, value: Any, weight: Any, batch: tuple[Any, ...]
-    ) -> tuple[Any, Any]:
+    def of_function(self, metric: Any, value: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return what a function's one number for a batch is here, and what it weighs. metric:
         means those numbers. batch: what the function was given."""
         if metric not in _kinds:
             with losses.tried_alone(self.engine):
                 (kind,) = losses.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
-            _kinds[metric] = kind if weight is None else "unknown"
-            if _kinds[metric] == "unknown":
+            _kinds[metric] = kind
+            if kind == "unknown":
                 _say_unknown(metric.name, strict=self.engine.knobs.strict)
         fraction = self.share.fraction
-        if weight is not None:
-            return value, weight
         if _kinds[metric] == "sum":
             value = keras.ops.divide_no_nan(value, keras.ops.cast(fraction, value.dtype))
         return value, fraction
@@ -171,8 +167,8 @@ def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any 
     value, figures = private.figure_of(self, y_true, y_pred), _noting.get()
     mask = private.mask_of(y_pred)
     weight = private.masked_weights(sample_weight, mask, self.dtype, "sum")
-    if figures is not None and _is_scalar(value):
-        value, weight = figures.of_function(self, value, weight, (None, y_true, y_pred))
+    if figures is not None and weight is None and _is_scalar(value):
+        value, weight = figures.of_function(self, value, (None, y_true, y_pred))
     keras.metrics.Mean.update_state(self, value, sample_weight=weight)
 
 
@@ -180,8 +176,8 @@ def _say_unknown(name: str, *, strict: bool) -> None:
     said = (
         f"The metric {name!r} gives one number for a batch, and replicas average those of their "
         "shares. Received: one that is neither the mean nor the sum of what it gives for the "
-        "batch's parts, as a root, a ratio or a norm, or one that is weighed. Return a value for "
-        "each sample, or keep sums in a keras.metrics.Metric"
+        "batch's parts, as a root, a ratio or a norm. Return a value for each sample, or keep sums "
+        "in a keras.metrics.Metric"
     )
     if strict:
         raise Unsupported(f"{said}.")

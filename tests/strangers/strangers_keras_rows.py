@@ -210,6 +210,41 @@ OF_MANY_KINDS = (
 )
 """Callbacks, optimizers and data of many kinds, exact on two ranks of either backend, and on two
 devices of one process."""
+OF_PLAIN_SHAPES = (
+    "adapters_low_rank",
+    "annealed_by_variable",
+    "best_by_validation",
+    "clustering_deep",
+    "copied_and_pickled",
+    "cox_and_quantiles",
+    "curriculum",
+    "data_changed_by_callback",
+    "domains_reversed",
+    "epochs_one_by_one",
+    "every_loss",
+    "exported",
+    "fits_within_fits",
+    "graph_of_papers",
+    "labels_ignored",
+    "layers_that_measure",
+    "logs_gradients",
+    "masked_batchnorm",
+    "means_swapped",
+    "missing_labels",
+    "parts_cloned_nested",
+    "pruned_by_masks",
+    "pydataset_by_workers",
+    "q_learning",
+    "rows_attend_others",
+    "rules_of_ones_own",
+    "similarities",
+    "steps_overridden",
+    "uncertain_by_dropout",
+    "waves_dilated",
+    "written_words",
+)
+"""What guides, textbooks and notebooks do, exact on two ranks of either backend."""
+TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
 NO_MEAN = "gradients of a batch that are no mean of its parts'"
@@ -255,6 +290,60 @@ ROWS: list[Row] = [
         expect="changes a variable of its own by its batch",
         reason="each replica's loss remembers its shares",
         cells=TWO_EACH,
+    ),
+    *(row for script in OF_PLAIN_SHAPES for row in _rows(script, cells=TWO_OF_EACH)),
+    *_rows("series_as_tagged", cells=TWO),
+    *_rows(
+        "scores_of_a_batch",
+        logs="gives one number for a batch, and replicas average",
+        reason=EXTREMES,
+        cells=TWO_EACH,
+    ),
+    *_rows(
+        "experts_balanced",
+        expect="What layers of 'functional' add to the loss gives one number for a batch",
+        reason=COUPLED,
+        cells=TWO_ON_TORCH,
+    ),
+    *_rows(
+        "spread_regularised",
+        expect="What layers of 'sequential' add to the loss gives one number for a batch",
+        reason=COUPLED,
+        cells=TWO_ON_TORCH,
+    ),
+    *_rows(
+        "attention_grouped",
+        expect="gives one number for a batch",
+        reason=OF_ITS_OWN,
+        cells=TWO_ON_TORCH,
+    ),
+    *_rows(
+        "partial_likelihood",
+        expect="gives a sample another value in a part of its batch",
+        reason=COUPLED,
+        cells=TWO_ON_TORCH,
+    ),
+    *_rows(
+        "checkpoint_that_decays",
+        expect="The ranks' optimizers differ",
+        reason="callbacks that write files run on rank 0, whatever else they do",
+        cells=TWO_ON_TORCH,
+    ),
+    *_rows("torch_conditional_gan", cells=TWO_ON_TORCH),
+    *_rows("torch_dataset_of_dicts", cells=TWO_ON_TORCH),
+    *_rows("torch_remat_by_keras", cells=TWO_ON_TORCH),
+    *(
+        row
+        for script in ("tf_ddim", "tf_equation", "tf_steps_uneven", "tf_triplets", "tf_two_rates")
+        for row in _rows(script, cells=TWO)
+    ),
+    *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
+    *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),
+    *_rows(
+        "tf_accumulates_by_hand",
+        expect=DRIFTED,
+        reason="each replica adds gradients of its own up in variables of TensorFlow's",
+        cells=TWO,
     ),
     *_rows("figures_of_a_batch", logs="make figures of their own", reason=EXTREMES, cells=TWO_EACH),
     *_rows("tf_wgan_gp", cells=TWO_AND_SHARDED),

@@ -25,7 +25,12 @@ CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
 _CLOSE = {"float16": 0.1, "bfloat16": 0.1}
 """How far apart two values of one batch may be, in times of their norm, by a model's dtype."""
-tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
+_tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
+
+
+def drawn_by_trials(model: Any) -> DrawnSizes:
+    """Return what a model has drawn where it was tried."""
+    return _tried.setdefault(model, DrawnSizes())
 
 
 def say(said: str, engine: Engine) -> None:
@@ -68,7 +73,7 @@ def cut(made_up: Any, rows: slice) -> Any:
 def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
     count = len(range(losses.ROWS)[rows])
-    drawn = tried[model]
+    drawn = drawn_by_trials(model)
     drawn.begin(count)
     note = partial(drawn.note, count)
     with ExitStack() as scopes:

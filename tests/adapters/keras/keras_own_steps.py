@@ -107,6 +107,18 @@ class Capped(layers.Layer):  # type: ignore[misc]
         return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
 
 
+class Attends(layers.Layer):  # type: ignore[misc]
+    """Attention within each sample. By the biases of its keys there is no gradient but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = layers.MultiHeadAttention(2, 3)
+
+    def call(self, x: Any) -> Any:
+        seen = ops.expand_dims(x, -1)
+        return ops.squeeze(self.attend(seen, seen), -1)
+
+
 def _identity(backward: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function that gives what it is given, and changes the gradient."""
     if keras.backend.backend() == "tensorflow":
@@ -240,6 +252,7 @@ def said_of_all(devices: int) -> dict[str, str]:
         for function in (root_error, mean_error):
             found[function.__name__] = _said_of(_plain(metrics=[function]))
         found["counter"] = str(_counted() / devices)
+        found["attends"] = _said_of(_plain(Attends()))
         found["capped"] = _said_of(_plain(Capped()))
         for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
             changed = layers.Lambda(_identity(backward))
@@ -267,6 +280,25 @@ def apart_by_noise_of_a_written_size() -> float:
         x = np.random.default_rng(0).random((2 * SAMPLES + 2, WIDTH)).astype("float32")
         made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
         made.fit(x, x[:, :1], batch_size=2 * WIDTH, verbose=0)
+        found: list[Any] = made.get_weights()
+        return found
+
+    alone = weights()
+    with dream.strategy("mirrored"):
+        shared = weights()
+    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+
+
+def apart_by_a_summed_loss() -> float:
+    """How far from plain Keras's a model ends whose own step has the sum of its samples' losses,
+    over a BatchNorm and dropout, of batches that come out uneven."""
+
+    def weights() -> list[Any]:
+        keras.utils.set_random_seed(3)
+        made = _own(OWN["sum"])
+        made.optimizer.learning_rate = 0.003
+        x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
+        made.fit(x, x[:, :1], batch_size=9, epochs=2, verbose=0)
         found: list[Any] = made.get_weights()
         return found
 

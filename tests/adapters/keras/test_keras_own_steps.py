@@ -7,7 +7,7 @@ from keras_launching import CELLS, Cell, call
 
 pytestmark = pytest.mark.slow
 SAID = {
-    "sum": "no mean of its parts'",
+    "sum": "Received: own, which is no mean",
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
@@ -38,6 +38,7 @@ QUIET = (
     "state True",
     "metric True",
     "mean_error",
+    "attends",
 )
 
 
@@ -73,6 +74,13 @@ def test_a_number_that_the_step_counts_with_stays(said: dict[str, str]) -> None:
 def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) -> None:
     apart = call(cell, "keras_own_steps", "apart_by_noise_of_a_written_size")
     assert max(apart) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "cell", [CELLS[0], *(pytest.param(c, marks=pytest.mark.exhaustive) for c in CELLS[1:])], ids=str
+)
+def test_a_step_of_a_summed_loss_is_that_of_one_device(cell: Cell) -> None:
+    assert max(call(cell, "keras_own_steps", "apart_by_a_summed_loss")) < 1e-6
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
