@@ -72,7 +72,7 @@ def test_a_number_that_the_step_counts_with_stays(said: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("cell", [CELLS[0], CELLS[2]], ids=str)
 def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) -> None:
-    apart = call(cell, "keras_own_steps", "apart_by_noise_of_a_written_size")
+    apart = call(cell, "keras_own_numbers", "apart_by_noise_of_a_written_size")
     assert max(apart) < 1e-6
 
 
@@ -80,11 +80,20 @@ def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) 
     "cell", [CELLS[0], *(pytest.param(c, marks=pytest.mark.exhaustive) for c in CELLS[1:])], ids=str
 )
 def test_a_step_of_a_summed_loss_is_that_of_one_device(cell: Cell) -> None:
-    assert max(call(cell, "keras_own_steps", "apart_by_a_summed_loss")) < 1e-6
+    assert max(call(cell, "keras_own_numbers", "apart_by_a_summed_loss")) < 1e-6
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_answers_that_hang_on_other_rows_are_of_whole_batches_or_said(cell: Cell) -> None:
+    for shape, said in call(cell, "keras_own_numbers", "answers_by_other_rows"):
+        if cell.devices == 1:
+            assert shape == [8, 8]
+        else:
+            assert SAID["capped"] in said
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_optimizers_with_rules_of_their_own_are_those_of_one_device(cell: Cell) -> None:
-    for rank in call(cell, "keras_own_steps", "apart_by_optimizers"):
+    for rank in call(cell, "keras_own_numbers", "apart_by_optimizers"):
         for name, apart in rank.items():
             assert apart < 1e-6, name
