@@ -211,15 +211,19 @@ OF_MANY_KINDS = (
 """Callbacks, optimizers and data of many kinds, exact on two ranks of either backend, and on two
 devices of one process."""
 OF_PLAIN_SHAPES = (
-    "adapters_low_rank", "annealed_by_variable", "best_by_validation", "clustering_deep",
-    "copied_and_pickled", "cox_and_quantiles", "curriculum", "data_changed_by_callback",
-    "domains_reversed", "epochs_one_by_one", "every_loss", "exported", "fits_within_fits",
-    "graph_of_papers", "labels_ignored", "layers_that_measure", "logs_gradients",
-    "masked_batchnorm", "means_swapped", "missing_labels", "parts_cloned_nested", "pruned_by_masks",
-    "pydataset_by_workers", "q_learning", "rows_attend_others", "rules_of_ones_own", "similarities",
-    "steps_overridden", "uncertain_by_dropout", "waves_dilated", "written_words",
+    "annealed_by_variable", "data_changed_by_callback", "graph_of_papers", "labels_ignored",
+    "layers_that_measure", "rows_attend_others", "similarities",
 )  # fmt: skip
 """What guides, textbooks and notebooks do, exact on two ranks of either backend."""
+OF_PLAIN_SHAPES_ON_TORCH = (
+    "adapters_low_rank", "best_by_validation", "clustering_deep", "copied_and_pickled",
+    "cox_and_quantiles", "curriculum", "domains_reversed", "epochs_one_by_one", "every_loss",
+    "exported", "fits_within_fits", "logs_gradients", "masked_batchnorm", "means_swapped",
+    "missing_labels", "parts_cloned_nested", "pruned_by_masks", "pydataset_by_workers",
+    "q_learning", "rules_of_ones_own", "steps_overridden", "uncertain_by_dropout", "waves_dilated",
+    "written_words",
+)  # fmt: skip
+"""The same, read on torch."""
 TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
@@ -268,6 +272,11 @@ ROWS: list[Row] = [
         cells=TWO_EACH,
     ),
     *(row for script in OF_PLAIN_SHAPES for row in _rows(script, cells=TWO_OF_EACH)),
+    *(
+        row
+        for script in OF_PLAIN_SHAPES_ON_TORCH
+        for row in _rows(script, cells=TWO_ON_TORCH, only=TORCH)
+    ),
     *_rows("series_as_tagged", cells=TWO),
     *_rows(
         "scores_of_a_batch",
@@ -315,8 +324,16 @@ ROWS: list[Row] = [
     *_rows("torch_remat_by_keras", cells=TWO_ON_TORCH),
     *(
         row
-        for script in ("tf_ddim", "tf_equation", "tf_steps_uneven", "tf_triplets", "tf_two_rates")
-        for row in _rows(script, cells=TWO)
+        for kind in (
+            "buckets",
+            "ddim",
+            "equation",
+            "skipgrams",
+            "steps_uneven",
+            "triplets",
+            "two_rates",
+        )
+        for row in _rows(f"tf_{kind}", cells=TWO)
     ),
     *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
     *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),
