@@ -212,16 +212,17 @@ OF_MANY_KINDS = (
 devices of one process."""
 OF_PLAIN_SHAPES = (
     "annealed_by_variable", "data_changed_by_callback", "graph_of_papers", "labels_ignored",
-    "layers_that_measure", "rows_attend_others", "similarities",
+    "layers_that_measure", "rows_attend_others", "similarities", "tf_buckets", "tf_ddim",
+    "tf_equation", "tf_skipgrams", "tf_steps_uneven", "tf_triplets", "tf_two_rates",
 )  # fmt: skip
-"""What guides, textbooks and notebooks do, exact on two ranks of either backend."""
+"""What guides, textbooks and notebooks do, exact on two ranks of the backends that they run on."""
 OF_PLAIN_SHAPES_ON_TORCH = (
     "adapters_low_rank", "best_by_validation", "clustering_deep", "copied_and_pickled",
     "cox_and_quantiles", "curriculum", "domains_reversed", "epochs_one_by_one", "every_loss",
     "exported", "fits_within_fits", "logs_gradients", "masked_batchnorm", "means_swapped",
     "missing_labels", "parts_cloned_nested", "pruned_by_masks", "pydataset_by_workers",
     "q_learning", "rules_of_ones_own", "steps_overridden", "uncertain_by_dropout", "waves_dilated",
-    "written_words",
+    "written_words", "torch_conditional_gan", "torch_dataset_of_dicts", "torch_remat_by_keras",
 )  # fmt: skip
 """The same, read on torch."""
 TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
@@ -235,6 +236,14 @@ OF_ITS_OWN = (
     "only the script knows what it divides by, and a part of a batch gives another gradient"
 )
 EXTREMES = "a largest value, or a count, of a share is not that of the batch"
+ADDED = "add to the loss gives one number for a batch"
+SAID_ON_TORCH = {
+    "attention_grouped": ("gives one number for a batch", OF_ITS_OWN),
+    "checkpoint_that_decays": ("The ranks' optimizers differ", "what writes runs on rank 0"),
+    "experts_balanced": (ADDED, COUPLED),
+    "partial_likelihood": ("gives a sample another value in a part of its batch", COUPLED),
+    "spread_regularised": (ADDED, COUPLED),
+}
 
 ROWS: list[Row] = [
     *_rows("autoencoder", sample=(TENSORFLOW,)),
@@ -284,56 +293,10 @@ ROWS: list[Row] = [
         reason=EXTREMES,
         cells=TWO_EACH,
     ),
-    *_rows(
-        "experts_balanced",
-        expect="What layers of 'functional' add to the loss gives one number for a batch",
-        reason=COUPLED,
-        cells=TWO_ON_TORCH,
-        only=TORCH,
-    ),
-    *_rows(
-        "spread_regularised",
-        expect="What layers of 'sequential' add to the loss gives one number for a batch",
-        reason=COUPLED,
-        cells=TWO_ON_TORCH,
-        only=TORCH,
-    ),
-    *_rows(
-        "attention_grouped",
-        expect="gives one number for a batch",
-        reason=OF_ITS_OWN,
-        cells=TWO_ON_TORCH,
-        only=TORCH,
-    ),
-    *_rows(
-        "partial_likelihood",
-        expect="gives a sample another value in a part of its batch",
-        reason=COUPLED,
-        cells=TWO_ON_TORCH,
-        only=TORCH,
-    ),
-    *_rows(
-        "checkpoint_that_decays",
-        expect="The ranks' optimizers differ",
-        reason="callbacks that write files run on rank 0, whatever else they do",
-        cells=TWO_ON_TORCH,
-        only=TORCH,
-    ),
-    *_rows("torch_conditional_gan", cells=TWO_ON_TORCH),
-    *_rows("torch_dataset_of_dicts", cells=TWO_ON_TORCH),
-    *_rows("torch_remat_by_keras", cells=TWO_ON_TORCH),
     *(
         row
-        for kind in (
-            "buckets",
-            "ddim",
-            "equation",
-            "skipgrams",
-            "steps_uneven",
-            "triplets",
-            "two_rates",
-        )
-        for row in _rows(f"tf_{kind}", cells=TWO)
+        for script, (expect, reason) in SAID_ON_TORCH.items()
+        for row in _rows(script, expect=expect, reason=reason, cells=TWO_ON_TORCH, only=TORCH)
     ),
     *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
     *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),

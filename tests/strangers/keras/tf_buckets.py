@@ -31,7 +31,7 @@ ragged = tf.ragged.constant([w.tolist() for w in words])
 again = (
     tf.data.Dataset.from_tensor_slices((ragged, labels))
     .batch(13)
-    .map(lambda w, l: (w.to_tensor(shape=(None, 9)), l))
+    .map(lambda w, label: (w.to_tensor(shape=(None, 9)), label))
 )
 log = model.fit(
     again.repeat(),
