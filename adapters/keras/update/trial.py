@@ -30,7 +30,9 @@ _tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
 
 def drawn_by_trials(model: Any) -> DrawnSizes:
     """Return what a model has drawn where it was tried."""
-    return _tried.setdefault(model, DrawnSizes())
+    if model not in _tried:
+        _tried[model] = DrawnSizes()
+    return _tried[model]
 
 
 def say(said: str, engine: Engine) -> None:
