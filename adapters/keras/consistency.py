@@ -38,15 +38,7 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     batch_norm.synchronise(model, engine)
     with engine.creating():
         if example is not None:
-            try:
-                private.build(model, private.symbolic(example))
-            except NotImplementedError as error:
-                raise Unsupported(
-                    "A model, its loss and its metrics are made on shapes before the first batch. "
-                    f"Received: {type(model).__name__}, of which something takes numbers out of "
-                    f"tensors: {error} Compute by keras.ops, or after predict."
-                ) from error
-            _rehearse(model, engine, example)
+            _rehearse(model, engine, example, _not_by_call(model, example))
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     recompute.adopt(model, engine)
@@ -62,10 +54,29 @@ def awaits_step(model: Any, engine: Engine) -> bool:
     return bool(parts or (others and engine.pooled))
 
 
-def _rehearse(model: Any, engine: Engine, example: Any) -> None:
+def _not_by_call(model: Any, example: Any) -> Exception | None:
+    """Build a model by a call on the batch's x; return why that cannot be, where a step of the
+    user's own may call it otherwise."""
+    try:
+        private.build(model, private.symbolic(example))
+    except NotImplementedError as error:
+        raise Unsupported(
+            "A model, its loss and its metrics are made on shapes before the first batch. "
+            f"Received: {type(model).__name__}, of which something takes numbers out of "
+            f"tensors: {error} Compute by keras.ops, or after predict."
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        if type(model).train_step is keras.Model.train_step:
+            raise
+        return error
+    return None
+
+
+def _rehearse(model: Any, engine: Engine, example: Any, unbuilt: Exception | None) -> None:
     """Have a step of the user's own make what else it makes when it is first taken: variables of
-    parts that are called in it alone, and states of optimizers beside the model's."""
-    if not awaits_step(model, engine):
+    parts that are called in it alone, and states of optimizers beside the model's. unbuilt: why a
+    call did not make those of the model."""
+    if unbuilt is None and not awaits_step(model, engine):
         return
     parts = private.unbuilt_parts(model)
     updates: list[Update] = []
@@ -78,6 +89,8 @@ def _rehearse(model: Any, engine: Engine, example: Any) -> None:
     try:
         engine.rehearse(step, private.symbolic(example))
     except Exception as error:
+        if unbuilt is not None:
+            raise unbuilt from error
         raise ConfigurationError(
             "A model that has no call() cannot make the variables of its parts before it trains. "
             f"Received: {type(model).__name__}, whose {', '.join(parts) or 'optimizers'} have none "

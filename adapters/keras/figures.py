@@ -11,14 +11,16 @@ from contextvars import ContextVar
 from functools import partial
 from types import MethodType
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import keras
 from keras import tree
 
+from dream._errors import Unsupported
 from dream._patches import value_set
-from dream.adapters.keras import private
-from dream.adapters.keras.engine import BatchShare
-from dream.strategies.spec import Framework
+from dream.adapters.keras import losses, private
+from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.randomness.draws import once
 
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
@@ -27,8 +29,8 @@ _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 class StepFigures:
     """The results and figures of one step on a part's share."""
 
-    def __init__(self, framework: Framework, share: BatchShare) -> None:
-        self._framework = framework
+    def __init__(self, engine: Engine, share: BatchShare) -> None:
+        self.engine = engine
         self.share = share
         self._results: list[tuple[Any, Any]] = []
 
@@ -51,6 +53,20 @@ class StepFigures:
         if isinstance(weight, (int, float)) and not counts:
             return weight * self.share.fraction
         return weight
+
+    def of_function(self, metric: Any, value: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return what a function's one number for a batch is here, and what it weighs. metric:
+        means those numbers. batch: what the function was given."""
+        if metric not in _kinds:
+            with losses.tried_alone(self.engine):
+                (kind,) = losses.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
+            _kinds[metric] = kind
+            if kind == "unknown":
+                _say_unknown(metric.name, strict=self.engine.knobs.strict)
+        fraction = self.share.fraction
+        if _kinds[metric] == "sum":
+            value = keras.ops.divide_no_nan(value, keras.ops.cast(fraction, value.dtype))
+        return value, fraction
 
     def own_by_name(self, logs: Any) -> dict[str, Any]:
         """Return those of a step's logs that are one number each, by name."""
@@ -98,6 +114,8 @@ class StepFigures:
         return None
 
 
+_kinds: WeakKeyDictionary[Any, losses.Kind] = WeakKeyDictionary()
+"""Of metrics by functions that give one number for a batch: what that is."""
 _noting: ContextVar[StepFigures | None] = ContextVar("dream.keras_figures", default=None)
 
 
@@ -111,6 +129,8 @@ def watch(model: Any) -> None:
         if "result" in vars(metric):
             continue
         metric.result = MethodType(_result, metric)
+        if type(metric).update_state is keras.metrics.MeanMetricWrapper.update_state:
+            metric.update_state = MethodType(_update_by_function, metric)
         if type(metric).update_state in _SCALARS:
             own = _track if id(metric) in trackers else _update_state
             metric.update_state = MethodType(own, metric)
@@ -140,6 +160,28 @@ def _update_state(
     if figures is not None:
         sample_weight = figures.weight_of(values, sample_weight, tracks=tracks)
     type(self).update_state(self, values, sample_weight=sample_weight)
+
+
+def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    """Update the mean of what a function gives, as MeanMetricWrapper does."""
+    value, figures = private.figure_of(self, y_true, y_pred), _noting.get()
+    mask = private.mask_of(y_pred)
+    weight = private.masked_weights(sample_weight, mask, self.dtype, "sum")
+    if figures is not None and weight is None and _is_scalar(value):
+        value, weight = figures.of_function(self, value, (None, y_true, y_pred))
+    keras.metrics.Mean.update_state(self, value, sample_weight=weight)
+
+
+def _say_unknown(name: str, *, strict: bool) -> None:
+    said = (
+        f"The metric {name!r} gives one number for a batch, and replicas average those of their "
+        "shares. Received: one that is neither the mean nor the sum of what it gives for the "
+        "batch's parts, as a root, a ratio or a norm. Return a value for each sample, or keep sums "
+        "in a keras.metrics.Metric"
+    )
+    if strict:
+        raise Unsupported(f"{said}.")
+    once(said)
 
 
 _track = partial(_update_state, tracks=True)

@@ -11,11 +11,9 @@ from functools import cached_property, partial
 from typing import Any, final
 
 import keras
-import numpy as np
 from keras import tree
-from numpy.typing import NDArray
 
-from dream.adapters.keras import callbacks, checks, consistency, optimizer, private
+from dream.adapters.keras import callbacks, checks, consistency, optimizer, predicting, private
 from dream.adapters.keras.data import alike
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.on_batch import GivenBatches
@@ -98,7 +96,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     )  # fmt: skip
     if engine.parted:
         source = in_parts(source, given["x"], steps, model.steps_per_execution)
-    _compare(source, engine)
+    alike.compare_arrays(source, engine)
     if engine.steps:
         _prepare(model, state, source, training=True)
     elif progress.resuming or callbacks.may_go_on(given["callbacks"]):
@@ -134,43 +132,10 @@ def evaluate(model: Any, state: FitState, given: Arguments) -> Any:
     checks.check_compiled(model)
     source = _source(engine, given, steps=given["steps"])
     if state.looks.due():
-        _compare(source, engine)
+        alike.compare_arrays(source, engine)
     _prepare(model, state, source, training=False)
     _give(given, source, engine)
     return type(model).evaluate(model, **given)
-
-
-def predict(model: Any, state: FitState, given: Arguments) -> Any:
-    """Return what the model says of every sample, on every rank, in order.
-
-    Arrays are shared out. Other sources are read whole on every rank, and so are arrays where the
-    model draws random numbers, which are those of all samples. One process with several devices
-    leaves both to TensorFlow.
-    """
-    engine, x = state.engine, given["x"]
-    given["verbose"] = given["verbose"] if engine.rank == 0 else 0
-    if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
-        return type(model).predict(model, **given)
-    source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
-    if not isinstance(source, Arrays):
-        return type(model).predict(model, **given)
-    if state.looks.due():
-        _compare(source, engine)
-    # Each rank says its run of samples; the whole is the sum of runs set in zeros.
-    run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
-    shown = run if len(run) else np.arange(1)
-    cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
-    size = -(-source.batch_size // engine.parts)
-    generators = engine.generators.state()
-    drawn = consistency.DrawWatch(model)
-    with engine.noting_draws(model) as drew:
-        outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
-    if drawn.undone() or drew:
-        if generators is not None:
-            engine.generators.restore(generators)
-        return type(model).predict(model, **given)
-    whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
-    return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
 
 
 def train_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
@@ -188,21 +153,13 @@ def test_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
     return type(model).test_on_batch(model, **state.tested_on.dealt(given))
 
 
-def predict_on_batch(model: Any, state: FitState, given: Arguments) -> Any:
-    """Return what the model says of a batch. Keras would have each device of a process say it."""
-    if not state.engine.pooled:
-        return type(model).predict_on_batch(model, **given)
-    rows = tree.flatten(given["x"])[0].shape[0]
-    return type(model).predict(model, given["x"], batch_size=int(rows), verbose=0)
-
-
 LOOPS: dict[str, Callable[..., Any]] = {
     "fit": fit,
     "evaluate": evaluate,
-    "predict": predict,
+    "predict": predicting.predict,
     "train_on_batch": train_on_batch,
     "test_on_batch": test_on_batch,
-    "predict_on_batch": predict_on_batch,
+    "predict_on_batch": predicting.predict_on_batch,
 }
 
 
@@ -274,14 +231,8 @@ def _validation(given: Arguments, engine: Engine) -> Any:
         # Keras looks at a generator's first batches when it first validates, and so they are drawn.
         return DealtData(engine, find_it)
     source = find_it()
-    _compare(source, engine)
+    alike.compare_arrays(source, engine)
     return DealtData(engine, source)
-
-
-def _compare(source: Arrays | Batches, engine: Engine) -> None:
-    """Compare arrays between ranks. (Batches are compared as they are read.)"""
-    if isinstance(source, Arrays) and engine.readers.world_size > 1 and not engine.mixed:
-        alike.compare(source, engine.readers)
 
 
 def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
@@ -335,12 +286,6 @@ def _prepare(model: Any, state: FitState, example: Any, *, training: bool) -> No
         consistency.report_local_statistics(model, engine)
         consistency.report_micro_draws(model, engine)
     state.prepared = True
-
-
-def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) -> NDArray[Any]:
-    whole = np.zeros((samples, *output.shape[1:]), output.dtype)
-    whole[run] = output[: len(run)]
-    return whole
 
 
 @final

@@ -108,6 +108,7 @@ class _Weighed:
         self._strict = strict
         self._kind: Kind | None = None
         self._gives_number = False
+        self._mask: Any = None
         self._of_rows = self._keeps_nothing = _is_kerass(loss)
         if not self._calls_itself:
             call = loss.call
@@ -125,27 +126,33 @@ class _Weighed:
 
     def _seen(self, values: Any) -> Any:
         self._gives_number = len(values.shape) == 0
+        self._mask = private.mask_of(values)
         return values
+
+    def _mask_of(self, y_pred: Any) -> Any:
+        """Return the mask of what it has just counted: of outputs, and of classes it ignores."""
+        given, own = private.mask_of(y_pred), self._mask
+        return own if given is None else given if own is None else given & own
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         value = self._loss(y_true, y_pred, sample_weight)
-        place = _place.get()
+        mask, place = self._mask_of(y_pred), _place.get()
         if place is None:
             return value
         if not self._keeps_nothing:
             self._keeps_nothing = True
-            with _tried_alone(place.engine):
+            with tried_alone(place.engine):
                 self._tell_kept(y_true, y_pred)
         if self._calls_itself or self._gives_number:
             if self._kind is None:
-                with _tried_alone(place.engine):
+                with tried_alone(place.engine):
                     self._kind = self._tried(y_true, y_pred, sample_weight)
             return place.as_sum(value) if self._kind == "sum" else value
         if not self._of_rows:
             self._of_rows = True
-            with _tried_alone(place.engine):
+            with tried_alone(place.engine):
                 self._tell_coupled(y_true, y_pred)
-        mask, reduction = private.mask_of(y_pred), self._loss.reduction
+        reduction = self._loss.reduction
         if reduction == "sum":
             return place.as_sum(value)
         counts_weights = reduction == "mean_with_sample_weight"
@@ -245,7 +252,7 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
 
 
 @contextmanager
-def _tried_alone(engine: Engine) -> Iterator[None]:
+def tried_alone(engine: Engine) -> Iterator[None]:
     """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch, no
     variable changes."""
     with engine.outside(), weighed(engine, None), drawn_by(None), keras.StatelessScope():
@@ -257,7 +264,7 @@ def _kinds_once(
     value: _Value | None = None,
 ) -> list[Kind]:  # fmt: skip
     if model not in _kinds:
-        with _tried_alone(engine), private.rehearsal(model, value):
+        with tried_alone(engine), private.rehearsal(model, value):
             _kinds[model] = kinds_of(function, like)
         if "unknown" in _kinds[model]:
             say(what, engine.knobs.strict)

@@ -19,12 +19,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.losses import loss as loss_module
 
-__all__ = [
-    "backend_numpy",
-    "backend_random",
-    "convert_to_tensor",
-    "tree",
-]
+__all__ = ["backend_numpy", "backend_random", "convert_to_tensor", "tree"]
 
 
 def build(model: Any, batch: Any) -> None:
@@ -296,6 +291,11 @@ def given_metrics(model: Any) -> list[Any]:
         return []
     given = tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     return [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
+
+
+def figure_of(metric: Any, y_true: Any, y_pred: Any) -> Any:
+    """Return what the function of a MeanMetricWrapper gives."""
+    return metric._fn(y_true, y_pred, **metric._fn_kwargs)
 
 
 def leaf_metrics(metrics: Iterable[Any]) -> list[Any]:

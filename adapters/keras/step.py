@@ -26,18 +26,17 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     if engine.knobs.accumulates:
         return _train_in_micros(model, engine, batch, share)
     custom = type(model).train_step is not keras.Model.train_step
-    weight = share.fraction * engine.parts
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
-    worth = weight if custom else 1.0
-    scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
     dealt = share if batch is not element else None
-    with engine.stepping(), engine.drawing(share), scope, losses.weighed(engine, dealt):
+    with engine.stepping(), engine.drawing(share), losses.weighed(engine, dealt):
         drawn = sizes.known(own_step.check(model, engine, batch))
+        worth = own_step.weight(model, engine, share) if custom else 1.0
+        scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
         if custom:
-            with drawn, optimizer.step_scope(weight), sums.noting():
+            with drawn, scope, optimizer.step_scope(worth), sums.noting():
                 logs = _own_step(model, "train_step", batch)
             return sums.finish(batch, logs, [])
-        with drawn, optimizer.holding_scope(share.fraction) as held, sums.noting():
+        with drawn, scope, optimizer.holding_scope(share.fraction) as held, sums.noting():
             logs = type(model).train_step(model, batch)
         if not held and model.trainable_weights:
             raise ConfigurationError(
@@ -114,7 +113,7 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
-        self._figures = figures.StepFigures(engine.framework, share)
+        self._figures = figures.StepFigures(engine, share)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):

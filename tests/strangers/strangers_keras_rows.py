@@ -210,6 +210,22 @@ OF_MANY_KINDS = (
 )
 """Callbacks, optimizers and data of many kinds, exact on two ranks of either backend, and on two
 devices of one process."""
+OF_PLAIN_SHAPES = (
+    "annealed_by_variable", "data_changed_by_callback", "graph_of_papers", "labels_ignored",
+    "layers_that_measure", "rows_attend_others", "similarities", "tf_buckets", "tf_ddim",
+    "tf_equation", "tf_skipgrams", "tf_steps_uneven", "tf_triplets", "tf_two_rates",
+)  # fmt: skip
+"""What guides, textbooks and notebooks do, exact on two ranks of the backends that they run on."""
+OF_PLAIN_SHAPES_ON_TORCH = (
+    "adapters_low_rank", "best_by_validation", "clustering_deep", "copied_and_pickled",
+    "cox_and_quantiles", "curriculum", "domains_reversed", "epochs_one_by_one", "every_loss",
+    "exported", "fits_within_fits", "logs_gradients", "masked_batchnorm", "means_swapped",
+    "missing_labels", "parts_cloned_nested", "pruned_by_masks", "pydataset_by_workers",
+    "q_learning", "rules_of_ones_own", "steps_overridden", "uncertain_by_dropout", "waves_dilated",
+    "written_words", "torch_conditional_gan", "torch_dataset_of_dicts", "torch_remat_by_keras",
+)  # fmt: skip
+"""The same, read on torch."""
+TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
 NO_MEAN = "gradients of a batch that are no mean of its parts'"
@@ -220,6 +236,14 @@ OF_ITS_OWN = (
     "only the script knows what it divides by, and a part of a batch gives another gradient"
 )
 EXTREMES = "a largest value, or a count, of a share is not that of the batch"
+ADDED = "add to the loss gives one number for a batch"
+SAID_ON_TORCH = {
+    "attention_grouped": ("gives one number for a batch", OF_ITS_OWN),
+    "checkpoint_that_decays": ("The ranks' optimizers differ", "what writes runs on rank 0"),
+    "experts_balanced": (ADDED, COUPLED),
+    "partial_likelihood": ("gives a sample another value in a part of its batch", COUPLED),
+    "spread_regularised": (ADDED, COUPLED),
+}
 
 ROWS: list[Row] = [
     *_rows("autoencoder", sample=(TENSORFLOW,)),
@@ -255,6 +279,32 @@ ROWS: list[Row] = [
         expect="changes a variable of its own by its batch",
         reason="each replica's loss remembers its shares",
         cells=TWO_EACH,
+    ),
+    *(row for script in OF_PLAIN_SHAPES for row in _rows(script, cells=TWO_OF_EACH)),
+    *(
+        row
+        for script in OF_PLAIN_SHAPES_ON_TORCH
+        for row in _rows(script, cells=TWO_ON_TORCH, only=TORCH)
+    ),
+    *_rows("series_as_tagged", cells=TWO),
+    *_rows(
+        "scores_of_a_batch",
+        logs="gives one number for a batch, and replicas average",
+        reason=EXTREMES,
+        cells=TWO_EACH,
+    ),
+    *(
+        row
+        for script, (expect, reason) in SAID_ON_TORCH.items()
+        for row in _rows(script, expect=expect, reason=reason, cells=TWO_ON_TORCH, only=TORCH)
+    ),
+    *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
+    *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),
+    *_rows(
+        "tf_accumulates_by_hand",
+        expect=DRIFTED,
+        reason="each replica adds gradients of its own up in variables of TensorFlow's",
+        cells=TWO,
     ),
     *_rows("figures_of_a_batch", logs="make figures of their own", reason=EXTREMES, cells=TWO_EACH),
     *_rows("tf_wgan_gp", cells=TWO_AND_SHARDED),

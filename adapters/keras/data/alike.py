@@ -11,7 +11,8 @@ from keras import tree
 from numpy.typing import NDArray
 
 from dream.adapters.keras.data import private as private_data
-from dream.adapters.keras.data.sources import Arrays
+from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.engine import Engine
 from dream.collectives import Communicator
 from dream.data.alike import check_data, of_one_place
 from dream.data.position import chained
@@ -20,6 +21,12 @@ _WHOLE = 2**20
 """Bytes of an array that is looked at as a whole."""
 _ROWS, _GLANCE = 32, 1024
 """Of a larger one, rows that are looked at, and numbers of each."""
+
+
+def compare_arrays(source: Arrays | Batches, engine: Engine) -> None:
+    """Compare arrays between an engine's ranks. (Batches are compared as they are read.)"""
+    if isinstance(source, Arrays) and engine.readers.world_size > 1 and not engine.mixed:
+        compare(source, engine.readers)
 
 
 def compare(source: Arrays, ranks: Communicator) -> None:

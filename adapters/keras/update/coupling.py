@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -13,7 +14,6 @@ from keras import tree
 
 from dream.adapters.keras import losses, private
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import trial
 from dream.strategies import registry
 
@@ -24,18 +24,64 @@ _REMEDIES = {
     "(clipnorm=)",
 }
 
+_answers: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Of models: whether they couple the samples that they are asked about."""
+
 
 def check(model: Any, engine: Engine, inputs: Any) -> None:
     """Say of a model whose call is not made of Keras's layers alone if it couples samples. inputs:
     or KerasTensors."""
-    trial.tried.setdefault(model, DrawnSizes())
     if not (private.has_call(model) and private.has_own_parts(model)):
         return
     made_up = trial.widened((losses.made_up(inputs, classes=2),))
     told = (_coupled(model, engine, made_up, stretch) for stretch in (list, losses.uneven))
     what = next(filter(None, told), "")
-    if not what:
-        return
+    if what:
+        say_coupled(model, engine, what)
+
+
+def answers(model: Any, engine: Engine, inputs: Any) -> bool:
+    """Whether a model, out of training, gives a sample another output in a part of its batch; found
+    out once it is built. inputs: or their shapes and dtypes."""
+    own = private.has_own_parts(model) or type(model).predict_step is not keras.Model.predict_step
+    if not (model.built and private.has_call(model) and own):
+        return False
+    if model not in _answers:
+        _answers[model] = _answers_otherwise(model, engine, inputs)
+    return _answers[model]
+
+
+def _answers_otherwise(model: Any, engine: Engine, inputs: Any) -> bool:
+    def call(rows: slice) -> list[Array]:
+        def run() -> list[Array]:
+            with trial.rehearsed(model, engine, rows):
+                found = type(model).predict_step(model, trial.cut(made_up, rows))
+                return [trial.array(x) for x in tree.flatten(found)]
+
+        found: list[Array] = engine.apart(run)
+        return found
+
+    try:
+        made_up = trial.widened((losses.made_up(inputs, classes=2),))
+        whole, again, first, second = map(call, (slice(None), slice(None), *trial.PARTS))
+    except Exception:
+        return False  # it takes nothing that is made up
+    joined = [_joined(a, b) for a, b in zip(first, second, strict=True)]
+    if not all(np.array_equal(a, b) for a, b in zip(whole, again, strict=True)):
+        return False  # it draws, or gives what is no number
+    return not all(
+        b is not None and a.shape == b.shape and trial.is_close(a, b, model)
+        for a, b in zip(whole, joined, strict=True)
+    )
+
+
+def _joined(one: Array, other: Array) -> Array | None:
+    """Return the rows of both, None where they have other sizes."""
+    return np.concatenate([one, other]) if one.shape[1:] == other.shape[1:] else None
+
+
+def say_coupled(model: Any, engine: Engine, what: str = "output") -> None:
+    """Say that a sample's output, or gradient, hangs on the others of its batch."""
     trial.say(
         f"The call of {model.name!r} gives a sample another {what} in a part of its batch: it "
         "couples the samples, which replicas share. Received: layers or operations in which a "
@@ -84,4 +130,4 @@ def _coupled(model: Any, engine: Engine, made_up: Any, stretch: Callable[[Any], 
         return ""
     if not all(trial.is_close(a, b, model) for a, b in zip(whole, joined, strict=True)):
         return "output"
-    return "" if all(map(partial(trial.is_close, model=model), all_by, by_both)) else "gradient"
+    return "" if trial.are_close(all_by, by_both, model) else "gradient"

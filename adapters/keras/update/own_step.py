@@ -20,7 +20,10 @@ from dream.adapters.keras.figures import StepFigures
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
 
+_trained: WeakSet[Any] = WeakSet()
 _evaluated: WeakSet[Any] = WeakSet()
+_summed: WeakSet[Any] = WeakSet()
+"""Models whose own steps have gradients that are sums over samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,19 @@ def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
     """Say once of a model what replicas do not share as one device would have it; return what its
     steps draw. batch: of tensors, or of their shapes and dtypes. To be called where a step
     draws."""
-    if model not in trial.tried:
-        trial.tried[model] = DrawnSizes()
+    if model not in _trained:
+        _trained.add(model)
         _check(model, engine, batch)
         _check_sizes(model, engine)
-    return trial.tried[model]
+    return trial.drawn_by_trials(model)
+
+
+def weight(model: Any, engine: Engine, share: BatchShare) -> Any:
+    """Return what a share's gradients count for in a step of the user's own: that of an equal part
+    of a mean is 1."""
+    if model not in _summed:
+        return share.fraction * engine.parts
+    return engine.parts * ops.cast(ops.convert_to_tensor(share.fraction) > 0, "float32")
 
 
 def _check(model: Any, engine: Engine, batch: Any) -> None:
@@ -56,14 +67,21 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
     _check_rates(model, found or [])
     known = found is not None and bool(found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
-    adds_up = known and _add_up([each.gradients for each in found or []], model)
-    if tells and not (adds_up and _adds_up_at_extremes(model, engine, batch)):
-        tried = "no mean of its parts'" if known else "not known, as made-up batches bring it none"
+    gradients = [each.gradients for each in found or []]
+    parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, model, p)), None)
+    if tells and parts is _SUMS:
+        _summed.add(model)
+    if tells and not (parts and _adds_up_at_extremes(model, engine, batch, parts)):
+        tried = (
+            "no mean of its parts', nor a sum"
+            if known
+            else "not known, as made-up batches bring it none"
+        )
         trial.say(
             f"{type(model).__name__}.train_step is shared by replicas, whose gradients count as "
             f"those of a mean over samples. Received: gradients of a batch that are {tried}, as "
-            "where a loss is a sum, is divided by a mask, couples samples, or hangs on a metric, "
-            "or where gradients are clipped or left out by their size. Compute such a loss "
+            "where a loss is in part a sum, is divided by a mask, couples samples, or hangs on a "
+            "metric, or where gradients are clipped or left out by their size. Compute such a loss "
             "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
             "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
         )  # fmt: skip
@@ -78,7 +96,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
                 "value or a count. Let it follow a mean over the batch", engine,
             )  # fmt: skip
     gains = [each.gains for each in found or []]
-    if gains and not _add_up(gains, model, of_first=1.0, of_second=1.0):
+    if gains and not _add_up(gains, model, _SUMS):
         names = ", ".join(metric.name for metric in metrics)
         trial.say(
             f"The metric {names} is more than a sum over samples, and replicas add up what they "
@@ -89,12 +107,13 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
 
 def check_test(model: Any, engine: Engine, batch: Any) -> None:
     """Say of a model's evaluation, once, if replicas cannot share the figures that it makes."""
-    custom = type(model).test_step is not keras.Model.test_step
-    if model in _evaluated or not (custom or _makes_figures(model)):
+    if model in _evaluated:
         return
     _evaluated.add(model)
-    trial.tried.setdefault(model, DrawnSizes())
-    _check_figures(model, engine, batch, "test_step")
+    if coupling.answers(model, engine, batch[0] if isinstance(batch, tuple) else batch):
+        coupling.say_coupled(model, engine)
+    if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
+        _check_figures(model, engine, batch, "test_step")
 
 
 def _makes_figures(model: Any) -> bool:
@@ -147,10 +166,12 @@ def _numbers_of(held: Any) -> list[Any]:
     return private.numbers_of(getattr(held, "inner_optimizer", held))
 
 
-def _adds_up_at_extremes(model: Any, engine: Engine, batch: Any) -> bool:
+def _adds_up_at_extremes(
+    model: Any, engine: Engine, batch: Any, parts: tuple[float, float]
+) -> bool:
     """Whether gradients of a batch that is far larger in its second part, where metrics have other
-    values too, are a mean of its parts': not where they are clipped, or left out, by their size.
-    True where that cannot be found out."""
+    values too, are what its parts' add up to: not where they are clipped, or left out, by their
+    size. True where that cannot be found out."""
     made_up = _stretched(trial.widened(losses.made_up(batch, classes=2)))
 
     def take(rows: slice, metrics: float) -> list[Array]:
@@ -164,7 +185,7 @@ def _adds_up_at_extremes(model: Any, engine: Engine, batch: Any) -> bool:
     except Exception:
         return True
     known = all(np.isfinite(array).all() for arrays in found for array in arrays)
-    return not known or _add_up(found, model)
+    return not known or _add_up(found, model, parts)
 
 
 def _stretched(batch: Any) -> Any:
@@ -176,7 +197,7 @@ def _stretched(batch: Any) -> Any:
 
 def _check_sizes(model: Any, engine: Engine) -> None:
     """Say of a step that calls models on rows of its batch together with others."""
-    if trial.tried[model].settle():
+    if trial.drawn_by_trials(model).settle():
         trial.say(
             f"A step of {type(model).__name__} draws for rows of its batch, or normalises them, "
             "together with others of a number that the script has written down: on several "
@@ -226,18 +247,20 @@ def _found(
         return None
 
 
+_MEANS = trial.CUT / losses.ROWS, 1 - trial.CUT / losses.ROWS
+_SUMS = 1.0, 1.0
+"""What two parts' values count for in the whole's."""
+
+
 def _add_up(
-    found: Sequence[Sequence[Array]],
-    model: Any,
-    of_first: float = trial.CUT / losses.ROWS,
-    of_second: float = 1 - trial.CUT / losses.ROWS,
+    found: Sequence[Sequence[Array]], model: Any, parts: tuple[float, float] = _MEANS
 ) -> bool:
     """Whether the whole's values are what the parts' add up to."""
     whole, first, second, *_ = found
-    return len(whole) == len(first) == len(second) and all(
-        trial.is_close(a, of_first * b + of_second * c, model)
-        for a, b, c in zip(whole, first, second, strict=True)
-    )
+    if not len(whole) == len(first) == len(second):
+        return False
+    both = [parts[0] * a + parts[1] * b for a, b in zip(first, second, strict=True)]
+    return trial.are_close(whole, both, model)
 
 
 def _of_rows(
@@ -252,7 +275,7 @@ def _of_rows(
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
-    figures = StepFigures(engine.framework, BatchShare(1.0, 1.0))
+    figures = StepFigures(engine, BatchShare(1.0, 1.0))
     with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         for variable in [] if start is None else consistency.metric_states(model):
             variable.assign(ops.full_like(variable.value, start))

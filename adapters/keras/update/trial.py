@@ -25,7 +25,14 @@ CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
 _CLOSE = {"float16": 0.1, "bfloat16": 0.1}
 """How far apart two values of one batch may be, in times of their norm, by a model's dtype."""
-tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
+_tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
+
+
+def drawn_by_trials(model: Any) -> DrawnSizes:
+    """Return what a model has drawn where it was tried."""
+    if model not in _tried:
+        _tried[model] = DrawnSizes()
+    return _tried[model]
 
 
 def say(said: str, engine: Engine) -> None:
@@ -43,8 +50,19 @@ def widened(batch: Any) -> Any:
 
 
 def is_close(a: Array, b: Array, model: Any) -> bool:
+    return are_close([a], [b], model)
+
+
+def are_close(found: Sequence[Array], others: Sequence[Array], model: Any) -> bool:
+    """Whether values of one batch are those of another, pair by pair. What is 0 but for rounding,
+    as the gradient of a key's bias in attention is, is rounded as the largest beside it are."""
     close = _CLOSE.get(str(model.compute_dtype), 1e-3)
-    return float(np.linalg.norm(a - b)) <= close * float(np.linalg.norm(a)) + 1e-6
+    sizes = [float(np.linalg.norm(a)) for a in found]
+    spare = 1e-6 * max([1.0, *sizes])
+    return all(
+        float(np.linalg.norm(a - b)) <= close * size + spare
+        for a, b, size in zip(found, others, sizes, strict=True)
+    )
 
 
 def cut(made_up: Any, rows: slice) -> Any:
@@ -57,7 +75,7 @@ def cut(made_up: Any, rows: slice) -> Any:
 def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
     count = len(range(losses.ROWS)[rows])
-    drawn = tried[model]
+    drawn = drawn_by_trials(model)
     drawn.begin(count)
     note = partial(drawn.note, count)
     with ExitStack() as scopes:

@@ -86,6 +86,15 @@ def masked_words_with_weights(block: Block) -> Figures:
         return fitted(compiled(tagger(), loss=reduced), words, following, sample_weight=weight)
 
 
+@case
+def classes_that_are_ignored(block: Block) -> Figures:
+    """Beside a mask of the outputs, and alone."""
+    with block:
+        words = counted(compiled(tagger(), loss=loss(ignore_class=3)), *tokens())
+        rows = counted(compiled(net(), loss=loss(ignore_class=0)))
+    return {"words": words, "rows": rows}
+
+
 def mean_number(target: Any, predicted: Any) -> Any:
     return ops.mean(keras.losses.sparse_categorical_crossentropy(target, predicted, True))
 
@@ -106,6 +115,12 @@ def one_number_that_is_a_sum(block: Block) -> Figures:
         return counted(
             compiled(net(), loss=summed_number, optimizer=keras.optimizers.SGD(0.005, 0.9))
         )
+
+
+@case
+def metrics_of_one_number(block: Block) -> Figures:
+    with block:
+        return counted(compiled(net(), metrics=[mean_number, summed_number]))
 
 
 class OwnLoss(keras.losses.Loss):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -80,16 +81,12 @@ class Worst(keras.metrics.Metric):  # type: ignore[misc]
         return self.error / (self.count if self.average else 1.0)
 
 
-class NoisyWeights(layers.Layer):  # type: ignore[misc]
-    """Multiplies by weights that it draws noise for: as many rows as it has inputs."""
+def root_error(y: Any, y_pred: Any) -> Any:
+    return ops.sqrt(mean_error(y, y_pred))
 
-    def build(self, shape: Any) -> None:
-        self.draws = keras.random.SeedGenerator(5)
-        self.kernel = self.add_weight(shape=(shape[-1], 3), name="kernel")
 
-    def call(self, x: Any) -> Any:
-        noise = keras.random.normal((2 * WIDTH, 3), seed=self.draws)
-        return ops.matmul(x, self.kernel + noise[:WIDTH])
+def mean_error(y: Any, y_pred: Any) -> Any:
+    return ops.mean(ops.square(y - y_pred))
 
 
 class Capped(layers.Layer):  # type: ignore[misc]
@@ -97,6 +94,18 @@ class Capped(layers.Layer):  # type: ignore[misc]
 
     def call(self, x: Any) -> Any:
         return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
+
+
+class Attends(layers.Layer):  # type: ignore[misc]
+    """Attention within each sample. By the biases of its keys there is no gradient but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = layers.MultiHeadAttention(2, 3)
+
+    def call(self, x: Any) -> Any:
+        seen = ops.expand_dims(x, -1)
+        return ops.squeeze(self.attend(seen, seen), -1)
 
 
 def _identity(backward: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -225,45 +234,29 @@ def said_of_all(devices: int) -> dict[str, str]:
     """What dream says of each before it has trained on one batch, on this rank, on each of whose
     devices a step is traced."""
     with dream.strategy("mirrored"):
-        found = {name: _said_of(_own(loss)) for name, loss in OWN.items()}
+        found = {name: _said_of(own(loss)) for name, loss in OWN.items()}
         for average in (True, False):
-            found[f"state {average}"] = _said_of(_plain(Largest(average)))
-            found[f"metric {average}"] = _said_of(_plain(metrics=[Worst(average)]))
+            found[f"state {average}"] = _said_of(plain(Largest(average)))
+            found[f"metric {average}"] = _said_of(plain(metrics=[Worst(average)]))
+        for function in (root_error, mean_error):
+            found[function.__name__] = _said_of(plain(metrics=[function]))
         found["counter"] = str(_counted() / devices)
-        found["capped"] = _said_of(_plain(Capped()))
+        found["attends"] = _said_of(plain(Attends()))
+        found["capped"] = _said_of(plain(Capped()))
         for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
             changed = layers.Lambda(_identity(backward))
-            found[name] = _said_of(_plain(layers.Dense(5), changed))
+            found[name] = _said_of(plain(layers.Dense(5), changed))
         for counts in (True, False):
-            found[f"remembers {counts}"] = _said_of(_plain(loss=Remembers(counts)))
+            found[f"remembers {counts}"] = _said_of(plain(loss=Remembers(counts)))
         for name, figures in FIGURES.items():
             found[name] = _said_of(_telling(figures))
             found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
-        found["rate"] = _refused(_own(OWN["mean"], ByMean))
+        found["rate"] = _refused(own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))
         positives.compile(keras.optimizers.SGD(0.1))
         found["of positives"] = _said_of(positives)
     return found
-
-
-def apart_by_noise_of_a_written_size() -> float:
-    """How far from plain Keras's a model ends whose layer draws as many rows as two for each of a
-    share's samples."""
-
-    def weights() -> list[Any]:
-        keras.utils.set_random_seed(3)
-        made = _plain(NoisyWeights())
-        x = np.random.default_rng(0).random((2 * SAMPLES + 2, WIDTH)).astype("float32")
-        made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
-        made.fit(x, x[:, :1], batch_size=2 * WIDTH, verbose=0)
-        found: list[Any] = made.get_weights()
-        return found
-
-    alone = weights()
-    with dream.strategy("mirrored"):
-        shared = weights()
-    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
 
 
 def _refused(model: Any) -> str:
@@ -273,49 +266,7 @@ def _refused(model: Any) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
-    """Adds noise to each gradient: rows of some look like a share's."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.noise = keras.random.SeedGenerator(6)
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        drawn = keras.random.normal(tuple(variable.shape), seed=self.noise)
-        super().update_step(gradient + 0.1 * drawn, variable, learning_rate)
-
-
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1),
-    "shaken": lambda: Shaken(0.05),
-}
-
-
-def apart_by_optimizers() -> dict[str, float]:
-    """How far from plain Keras's models end by optimizers that update by rules of their own, and
-    what they predict of a batch."""
-
-    def trained(optimizer: Any) -> list[Any]:
-        keras.utils.set_random_seed(3)
-        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(8), layers.Dense(1)])
-        x = np.random.default_rng(0).random((32, WIDTH)).astype("float32")
-        made.compile(optimizer, "mse")
-        made.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0)
-        return [*made.get_weights(), made.predict_on_batch(x[:3])]
-
-    alone = {name: trained(make()) for name, make in OPTIMIZERS.items()}
-    with dream.strategy("mirrored"):
-        shared = {name: trained(make()) for name, make in OPTIMIZERS.items()}
-    return {
-        name: max(
-            float(np.abs(a - b).max()) for a, b in zip(alone[name], shared[name], strict=True)
-        )
-        for name in OPTIMIZERS
-    }
-
-
-def _own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
+def own(loss: Loss, kind: type[OwnStep] = OwnStep) -> Any:
     seen = keras.Input((WIDTH,))
     first = layers.Dense(5, "tanh", kernel_regularizer="l2")(seen)
     hidden = layers.Dropout(0.3)(layers.BatchNormalization()(first))
@@ -333,25 +284,34 @@ def _telling(figures: Callable[[Any, Any], dict[str, Any]]) -> Any:
     return made
 
 
-def _plain(*inner: Any, metrics: Any = None, loss: Any = "mse") -> Any:
+def plain(*inner: Any, metrics: Any = None, loss: Any = "mse") -> Any:
     made = keras.Sequential([keras.Input((WIDTH,)), *inner, layers.Dense(1)])
     made.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
     return made
 
 
-def _said_of(model: Any, *, tests: bool = False) -> str:
+@contextmanager
+def said_lines() -> Iterator[list[str]]:
+    """Inside, what dream says is in the list."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
     draws._said.clear()
+    try:
+        yield lines
+    finally:
+        logging.getLogger("dream").removeHandler(handler)
+
+
+def _said_of(model: Any, *, tests: bool = False) -> str:
     draw = np.random.default_rng(0)
     x = draw.random((SAMPLES, WIDTH)).astype("float32")
-    if tests:
-        model.evaluate(x, x[:, :1], batch_size=SAMPLES, verbose=0)
-    else:
-        model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
-    logging.getLogger("dream").removeHandler(handler)
+    with said_lines() as lines:
+        if tests:
+            model.evaluate(x, x[:, :1], batch_size=SAMPLES, verbose=0)
+        else:
+            model.fit(x, x[:, :1], batch_size=SAMPLES, verbose=0)
     return "\n".join(line for line in lines if "eceived" in line)
 
 
@@ -365,7 +325,7 @@ def _counted() -> int:
         model.steps_taken += 1
         return ops.mean(_squares(model, x, y))
 
-    made = _own(counting)
+    made = own(counting)
     made.steps_taken = 0
     _said_of(made)
     assert calls > 1

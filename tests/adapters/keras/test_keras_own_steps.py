@@ -7,7 +7,7 @@ from keras_launching import CELLS, Cell, call
 
 pytestmark = pytest.mark.slow
 SAID = {
-    "sum": "no mean of its parts'",
+    "sum": "Received: own, which is no mean",
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
@@ -23,6 +23,7 @@ SAID = {
     "of metrics": "Received: twice, which is no mean",
     "state False": "kept is a state that",
     "metric False": "metric worst is more than a sum",
+    "root_error": "The metric 'root_error' gives one number for a batch",
 }
 QUIET = (
     "mean",
@@ -36,6 +37,8 @@ QUIET = (
     "a mean, tested",
     "state True",
     "metric True",
+    "mean_error",
+    "attends",
 )
 
 
@@ -69,12 +72,28 @@ def test_a_number_that_the_step_counts_with_stays(said: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("cell", [CELLS[0], CELLS[2]], ids=str)
 def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) -> None:
-    apart = call(cell, "keras_own_steps", "apart_by_noise_of_a_written_size")
+    apart = call(cell, "keras_own_numbers", "apart_by_noise_of_a_written_size")
     assert max(apart) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "cell", [CELLS[0], *(pytest.param(c, marks=pytest.mark.exhaustive) for c in CELLS[1:])], ids=str
+)
+def test_a_step_of_a_summed_loss_is_that_of_one_device(cell: Cell) -> None:
+    assert max(call(cell, "keras_own_numbers", "apart_by_a_summed_loss")) < 1e-6
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_answers_that_hang_on_other_rows_are_of_whole_batches_or_said(cell: Cell) -> None:
+    for shape, said in call(cell, "keras_own_numbers", "answers_by_other_rows"):
+        if cell.devices == 1:
+            assert shape == [8, 8]
+        else:
+            assert SAID["capped"] in said
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_optimizers_with_rules_of_their_own_are_those_of_one_device(cell: Cell) -> None:
-    for rank in call(cell, "keras_own_steps", "apart_by_optimizers"):
+    for rank in call(cell, "keras_own_numbers", "apart_by_optimizers"):
         for name, apart in rank.items():
             assert apart < 1e-6, name

@@ -1,0 +1,68 @@
+"""predict, whose arrays are shared out where a sample's answer hangs on itself alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+from keras import tree
+from numpy.typing import NDArray
+
+from dream.adapters.keras import consistency
+from dream.adapters.keras.data import alike
+from dream.adapters.keras.data.sources import Arrays, DataPasses, find
+from dream.adapters.keras.update import coupling
+
+if TYPE_CHECKING:
+    from dream.adapters.keras.fit import FitState
+
+
+def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
+    """Return what the model says of every sample, on every rank, in order.
+
+    Arrays are shared out. Other sources are read whole on every rank, and so are arrays where the
+    model couples the samples of a batch, or is not built, or draws random numbers, which are those
+    of all samples. One process with several devices leaves all that to TensorFlow.
+    """
+    engine, x = state.engine, given["x"]
+    given["verbose"] = given["verbose"] if engine.rank == 0 else 0
+    couples = x is not None and not hasattr(x, "__next__") and coupling.answers(model, engine, x)
+    if engine.pooled and couples:
+        coupling.say_coupled(model, engine)
+    if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
+        return type(model).predict(model, **given)
+    source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
+    if couples or not isinstance(source, Arrays) or not model.built:
+        return type(model).predict(model, **given)
+    if state.looks.due():
+        alike.compare_arrays(source, engine)
+    # Each rank says its run of samples; the whole is the sum of runs set in zeros.
+    run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
+    shown = run if len(run) else np.arange(1)
+    cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
+    size = -(-source.batch_size // engine.parts)
+    generators = engine.generators.state()
+    drawn = consistency.DrawWatch(model)
+    with engine.noting_draws(model) as drew:
+        outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
+    if drawn.undone() or drew:
+        if generators is not None:
+            engine.generators.restore(generators)
+        return type(model).predict(model, **given)
+    whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
+    return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
+
+
+def predict_on_batch(model: Any, state: FitState, given: dict[str, Any]) -> Any:
+    """Return what the model says of a batch. Keras would have each device of a process say it."""
+    if not state.engine.pooled:
+        return type(model).predict_on_batch(model, **given)
+    rows = tree.flatten(given["x"])[0].shape[0]
+    return type(model).predict(model, given["x"], batch_size=int(rows), verbose=0)
+
+
+def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) -> NDArray[Any]:
+    whole = np.zeros((samples, *output.shape[1:]), output.dtype)
+    whole[run] = output[: len(run)]
+    return whole
