@@ -93,12 +93,16 @@ class WeighedBackward:
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
-        """A distributed module is called in training. share: of its inputs' batch."""
+        """A distributed module is called in training. share: of its inputs' batch, as far as is
+    known: that of the call is to be taken."""
         call = TrainingCall.of(bearer, share, args, kwargs)
-        self.row_leaves.note(share, args if not kwargs else (*args, *kwargs.values()))
         if not self.reader.settled:
             call.keeps = True
+            self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
             self.lineage.called(call, (args, kwargs))
+        elif share is not None:
+            self.reader.untraced.glance(share, args)
+        self.row_leaves.note(call.share, args if not kwargs else (*args, *kwargs.values()))
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
         self._calls[bearer].append(call)
@@ -214,6 +218,8 @@ class WeighedBackward:
         recipe = None if node is None else self._recipes.get(node.name())
         ((bearer, calls),) = self._calls.items()
         if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:
+            return None
+        if self.reader.untraced.strange:
             return None
         if not recipe.fits(node, calls[0]) or (recipe.weighed.late and begun(bearer)):
             return None

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, final
+from zlib import crc32
 
 import torch
 from torch import nn
 
+_FRAMES = 3
+"""Functions of the script, each called by the next, that tell one place in it from another."""
 _LENGTHS = {"len", "size", "shape"}
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
@@ -21,6 +24,19 @@ def site() -> Site:
     """The script's own call that runs now: past dream's functions and torch's."""
     frame = _frame()
     return frame.f_code, frame.f_lasti
+
+
+def place_in_script() -> int:
+    """Return a number for where in the script the call stands that runs now, and the function that
+    it is in was called from: alike on every rank."""
+    frame: FrameType | None = _frame()
+    place, left = 0, _FRAMES
+    while frame is not None and left:
+        if not is_library(frame.f_globals.get("__name__")):
+            at = f"{frame.f_code.co_qualname} {frame.f_code.co_firstlineno} {frame.f_lasti}"
+            place, left = crc32(at.encode(), place), left - 1
+        frame = frame.f_back
+    return place
 
 
 def _frame() -> FrameType:

@@ -69,6 +69,8 @@ _ROUNDED = {torch.float16, torch.bfloat16}
 """Which half of the rows may be rounded otherwise in."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
+_LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
+"""What hands values to others than torch."""
 _RUNNING = ("cum", "logcum")
 
 
@@ -87,7 +89,7 @@ class Lineage(TorchFunctionMode):
         self._turned: list[TrainingCall] = []
         self._inside: TrainingCall | None = None
         self._calls = self._passes = 0
-        self._looked = False
+        self._looked = self._left_torch = False
         self._rows: Rows | None = None
         self._kept = KeptRows()
         self._numbers: set[tuple[str, float]] = set()
@@ -103,7 +105,9 @@ class Lineage(TorchFunctionMode):
         if self._looked:
             self.end()
         self._rows = rows = Rows.of(share)
+        self._left_torch = False
         for x in leaves_of(batch):
+            self._left_torch |= not isinstance(x, (torch.Tensor, int, float))
             if isinstance(x, torch.Tensor):
                 self._kept.add(x)
             several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
@@ -171,6 +175,15 @@ class Lineage(TorchFunctionMode):
             if self._passes <= _PASSES or self.alike.called:
                 self._between()
 
+    def is_of_batch(self, x: torch.Tensor) -> bool:
+        """Whether a batch's rows are seen to have come into it."""
+        return self._origin(x) is not None or self._kept.has([x]) or self._kept.is_earlier(x)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether nothing of the batch has left torch, since it was handed out."""
+        return self._follows and not self._left_torch
+
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
         held = ((each(), origin) for each, origin in self._origins.values())
@@ -217,6 +230,7 @@ class Lineage(TorchFunctionMode):
             for x, own in self._kept.note(name, made, leaves, of_rows=of_rows):
                 self._put(x, MixedRows(name, own.detach().clone()))
             return made
+        self._left_torch |= name in _LEAVE
         if self.alike and is_in_place(name):
             self.alike.written(leaves, 1)
         self._calls += 1
