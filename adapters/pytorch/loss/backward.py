@@ -94,7 +94,7 @@ class WeighedBackward:
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: of its inputs' batch, as far as is
-    known: that of the call is to be taken."""
+        known: that of the call is to be taken."""
         call = TrainingCall.of(bearer, share, args, kwargs)
         if not self.reader.settled:
             call.keeps = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -103,10 +103,7 @@ class UntracedCalls:
             return
         leaves = [x for x in leaves_of(args) if isinstance(x, torch.Tensor) and _is_plain(x)]
         of_batch = not leaves or any(map(self._lineage.is_of_batch, leaves))
-        if of_batch:
-            figure = _OF_BATCH * (1 + self._among.rank)
-        else:
-            figure = sum(map(_digest, leaves))
+        figure = _OF_BATCH * (1 + self._among.rank) if of_batch else sum(map(_digest, leaves))
         place = alike.place_of(leaves, 0 if share is None else share.count)
         found = UntracedInput(call, [] if of_batch else leaves, place, figure)
         call.untraced = found
