@@ -55,11 +55,11 @@ def note_alike(
 
 def _note_positions(name: str, made: list[torch.Tensor]) -> None:
     """Something was made of numbers from 0 to as many as this rank has rows: as an index they are
-    right, and as values another row's."""
+    right, and as values those of other rows."""
     for x in made:
         if not x.is_floating_point() or name in _CASTS:
             _positions.add(x)
-        else:
+        elif name not in PICKS:
             _tell_own_range("arange")
 
 
