@@ -95,7 +95,7 @@ def late(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def numbered(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
-    """Points that NumPy draws anew, and what a model makes of them; a batch that went through it."""
+    """Points that NumPy draws, and what a model makes of them; a batch that went through it."""
     drawn = torch.from_numpy(net.numbers.random((13, 8), dtype=np.float32))
     own = torch.from_numpy(x.numpy() / 2)
     return critic(own).sum() + 0.1 * critic(drawn).sum() + 0.1 * critic(net(drawn)).sum()
