@@ -93,8 +93,7 @@ class WeighedBackward:
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
-        """A distributed module is called in training. share: of its inputs' batch, as far as is
-        known: that of the call is to be taken."""
+        """A distributed module is called in training. share: as it seems; the call's is to go by."""
         call = TrainingCall.of(bearer, share, args, kwargs)
         if not self.reader.settled:
             call.keeps = True
@@ -212,14 +211,16 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
+        if (
+            len(self._calls) != 1
+            or not isinstance(root, torch.Tensor)
+            or self.reader.untraced.strange
+        ):
             return None
         node: Any = root.grad_fn
         recipe = None if node is None else self._recipes.get(node.name())
         ((bearer, calls),) = self._calls.items()
         if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:
-            return None
-        if self.reader.untraced.strange:
             return None
         if not recipe.fits(node, calls[0]) or (recipe.weighed.late and begun(bearer)):
             return None

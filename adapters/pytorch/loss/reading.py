@@ -106,7 +106,8 @@ class Reader:
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""
         overtaken, asks = divmod(round(told * self._among.world_size / _ASKS), round(1 / _ASKS))
-        if overtaken and not self._factors.look_again() and _CHANGES not in self.said:
+        some = 0 < overtaken < self._among.world_size
+        if overtaken and not self._factors.look_again(some=some) and _CHANGES not in self.said:
             self.said.add(_CHANGES)
             _tell(_CHANGES, _DIVIDE, strict=self._strict)
         if asks:
