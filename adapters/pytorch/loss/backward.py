@@ -93,14 +93,14 @@ class WeighedBackward:
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
-        """A distributed module is called in training. share: as it seems; the call's is to go by."""
+        """A distributed module is called in training. share: as it seems, before the call's own."""
         call = TrainingCall.of(bearer, share, args, kwargs)
         if not self.reader.settled:
             call.keeps = True
             self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
             self.lineage.called(call, (args, kwargs))
-        elif share is not None:
-            self.reader.untraced.glance(share, args)
+        elif share is not None and self.reader.untraced.glance(share, args):
+            self._recipes.clear()
         self.row_leaves.note(call.share, args if not kwargs else (*args, *kwargs.values()))
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
@@ -211,11 +211,7 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if (
-            len(self._calls) != 1
-            or not isinstance(root, torch.Tensor)
-            or self.reader.untraced.strange
-        ):
+        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
             return None
         node: Any = root.grad_fn
         recipe = None if node is None else self._recipes.get(node.name())

@@ -70,9 +70,9 @@ class KeptRows:
     def has(self, leaves: list[torch.Tensor]) -> bool:
         return any(x in self._made for x in leaves)
 
-    def is_earlier(self, x: torch.Tensor) -> bool:
-        """Whether an earlier batch has left it."""
-        return x in self._earlier
+    def knows(self, x: torch.Tensor) -> bool:
+        """Whether it is of this batch's rows, or an earlier one's."""
+        return x in self._made or x in self._earlier
 
     def note(
         self, name: str, made: Any, leaves: list[torch.Tensor], *, of_rows: bool

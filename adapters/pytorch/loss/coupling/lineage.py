@@ -104,13 +104,10 @@ class Lineage(TorchFunctionMode):
         if self._looked:
             self.end()
         self._rows = rows = Rows.of(share)
-        self.sees_all = True
-        for x in leaves_of(batch):
-            self.sees_all &= isinstance(x, (torch.Tensor, int, float))
-            if isinstance(x, torch.Tensor):
-                self._kept.add(x)
-            several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
-            place = place_of(x, rows) if several else None
+        self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
+        for x in tensors_of(batch):
+            self._kept.add(x)
+            place = place_of(x, rows) if share.count >= _FEWEST else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = self._passing = True
@@ -176,7 +173,7 @@ class Lineage(TorchFunctionMode):
 
     def is_of_batch(self, x: torch.Tensor) -> bool:
         """Whether a batch's rows are seen to have come into it."""
-        return self._origin(x) is not None or self._kept.has([x]) or self._kept.is_earlier(x)
+        return self._origin(x) is not None or self._kept.knows(x)
 
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
@@ -284,8 +281,8 @@ class Lineage(TorchFunctionMode):
         for each in numbers_in((args, given)):
             if (name, each) not in self._numbers:
                 self._numbers.add((name, each))
-                value = torch.tensor(each, dtype=torch.float64)
-                self._inputs.append(MixedRows(f"a number in {name}", value))
+                mixed = MixedRows(f"a number in {name}", torch.tensor(each, dtype=torch.float64))
+                self._inputs.append(mixed)
 
     def _is_inside(self) -> bool:
         if self._inside is not None and self._inside.returned:

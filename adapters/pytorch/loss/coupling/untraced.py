@@ -78,20 +78,21 @@ class UntracedCalls:
         self.strange.clear()
         return asks
 
-    def glance(self, share: Share, args: Sequence[object]) -> None:
-        """A model is called after the first steps: maybe on rows that are no share's by their
-        number, at a place that is new."""
+    def glance(self, share: Share, args: Sequence[object]) -> bool:
+        """A model is called after the first steps. Returns whether that is on rows of a number that
+        no share has, where nobody has compared."""
         leaves = [x for x in args if isinstance(x, torch.Tensor)]
         if share.parts == 1 or share.micros > 1 or not share.count or not leaves:
-            return
+            return False
         for x in leaves:
             if x.is_nested or share.count in x.shape[:2]:
-                return
+                return False
         alike = self._lineage.alike
         if alike is not None:
             place = alike.place_of(leaves, share.count)
             if place.common not in self._late and alike.judged(place) is None:
                 self.strange.add(place.common)
+        return bool(self.strange)
 
     def note(self, call: TrainingCall, args: object, *, meets: bool) -> None:
         """A model is called in a loop's first steps. meets: whether all ranks meet in the forward
