@@ -103,9 +103,11 @@ class UntracedCalls:
         if share is not None and (share.parts == 1 or share.micros > 1):
             return
         leaves = [x for x in leaves_of(args) if isinstance(x, torch.Tensor) and _is_plain(x)]
+        place = alike.place_of(leaves, 0 if share is None else share.count)
+        if share is None and not alike.judged(place):
+            return  # as all ranks know
         of_batch = not leaves or any(map(self._lineage.is_of_batch, leaves))
         figure = _OF_BATCH * (1 + self._among.rank) if of_batch else sum(map(_digest, leaves))
-        place = alike.place_of(leaves, 0 if share is None else share.count)
         found = UntracedInput(call, [] if of_batch else leaves, place, figure)
         call.untraced = found
         if meets:
@@ -124,7 +126,7 @@ class UntracedCalls:
         are whole."""
         calls = [call for call in armed if call.untraced is not None][:_SLOTS]
         alike = self._lineage.alike
-        if alike is None or self._among.world_size == 1:
+        if alike is None or not calls:
             return
         found = [call.untraced for call in calls if call.untraced is not None]
         told = [float(zlib.crc32(repr([each.place.common for each in found]).encode()))]
