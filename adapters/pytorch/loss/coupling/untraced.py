@@ -136,18 +136,17 @@ class UntracedCalls:
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         least = [-x for x in most[len(told) :]]
         for at, (call, each) in enumerate(zip(calls, found, strict=True), 1):
-            same = _close(most[at], least[at]) and most[0] == least[0]
-            some_fit = least[at + _SLOTS] > 0.0
-            self._judge(alike, call, each, same=same, fits=some_fit)
+            call.untraced, call.share = None, each.share
+            if most[0] == least[0]:  # else the ranks have made other calls
+                fits = least[at + _SLOTS] > 0.0
+                self._judge(alike, call, each, same=_close(most[at], least[at]), fits=fits)
 
     def _judge(
         self, alike: WholeRows, call: TrainingCall, found: UntracedInput, *, same: bool, fits: bool
     ) -> None:
         """same: on all ranks. fits: whether every rank has as many rows of its batch."""
-        call.untraced = None
         before = alike.judged(found.place)
         if same and fits and not before:
-            call.share = found.share
             if found.varied and found.share is not None:
                 self._say(_AS_MANY)
         elif same:
@@ -158,7 +157,6 @@ class UntracedCalls:
         else:
             if before:
                 self._say(_CHANGED)
-            call.share = found.share
             alike.judge(found.place, (), whole=False)
 
     def _say(self, line: str) -> None:
