@@ -98,20 +98,15 @@ def numbered(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     """Points that NumPy draws, and what a model makes of them; a batch that went through it."""
     drawn = torch.from_numpy(net.numbers.random((13, 8), dtype=np.float32))
     own = torch.from_numpy(x.numpy() / 2)
-    return critic(own).sum() + 0.1 * critic(drawn).sum() + 0.1 * critic(net(drawn)).sum()
-
-
-def listed(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
-    """A list of numbers, twice as many as a share has."""
-    points = torch.tensor([[0.1 * row - 0.2 * each for each in range(8)] for row in range(8)])
-    return critic(x).sum() + 0.1 * critic(points).sum()
+    listed = torch.tensor([[0.1 * row - 0.2 * each for each in range(8)] for row in range(8)])
+    points = critic(drawn).sum() + critic(net(drawn)).sum() + critic(listed).sum()
+    return critic(own).sum() + 0.1 * points
 
 
 STEPS = {
     each.__name__: each
     for each in (
-        summed, moved, buffered, fixed, computed, adversarial, quiet, made, picked, late,
-        numbered, listed,
+        numbered, summed, moved, buffered, fixed, computed, adversarial, quiet, made, picked, late
     )
 }  # fmt: skip
 
@@ -121,7 +116,7 @@ def trained(word: str) -> dict[str, float]:
         return {name: learned(STEPS[name], drops=name in DROPS) for name in STEPS}
 
 
-DROPS = ("summed", "quiet", "made", "listed")
+DROPS = ("numbered", "summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
