@@ -105,8 +105,8 @@ class Lineage(TorchFunctionMode):
             self.end()
         self._rows = rows = Rows.of(share)
         self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
+        self._kept.begin(tensors_of(batch), share.count)
         for x in tensors_of(batch):
-            self._kept.add(x)
             place = place_of(x, rows) if share.count >= _FEWEST else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
@@ -231,7 +231,8 @@ class Lineage(TorchFunctionMode):
         if not inside:
             self._note_numbers(name, args, given, leaves)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
-        self._kept.note(name, made, leaves, of_rows=True)
+        for x, own in self._kept.note(name, made, leaves, of_rows=True):
+            self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
         return made

@@ -32,6 +32,14 @@ _AS_MANY = (
     "they are taken for the batch's. Take other numbers for each row by torch, as by "
     "torch.rand(len(batch)); or, if they are none of the batch's, another number of them"
 )
+_KEPT = (
+    "a model is called on as many rows on every rank, which differ and are no share of the batch, "
+    "as those that each rank has kept of its own in a buffer of NumPy's: they are not those of one "
+    "device. Keep the rows of all ranks, by strategy.communicator.all_gather, or make such rows of "
+    "what every rank has"
+)
+_SURE = 3
+"""Steps in which they are as many."""
 _LATE = (
     "a model is called on rows that are alike on every rank, which began after the loop's first "
     "steps: they count once, and in the first such step they counted for each rank. Make such rows "
@@ -48,9 +56,10 @@ _CHANGED = (
 class UntracedInput:
     """What a call was given. place: where in the script it stands. figure: a digest; another on
     each rank where it is seen to be of a batch. fits: whether it has as many rows as the share.
-    varied: whether its rows differ. given: its tensors."""
+    rows: how many, where they are neither as many nor some times as many. varied: whether its rows
+    differ. given: its tensors."""
 
-    __slots__ = ("figure", "fits", "given", "place", "share", "varied")
+    __slots__ = ("figure", "fits", "given", "place", "rows", "share", "varied")
 
     def __init__(
         self, call: TrainingCall, given: list[torch.Tensor], place: CallPlace, figure: float
@@ -58,6 +67,8 @@ class UntracedInput:
         self.given, self.place, self.figure, self.share = given, place, figure, call.share
         self.fits = place.fits
         first = given[0] if given else None
+        count = 0 if call.share is None else call.share.count
+        self.rows = len(first) if first is not None and count and len(first) % count else 0
         self.varied = first is not None and bool((first[:1] != first).any())
 
 
@@ -69,6 +80,7 @@ class UntracedCalls:
         self._among, self._lineage = among.unchecked(), lineage
         self.strange: set[object] = set()
         self._late: set[object] = set()
+        self._many: dict[object, tuple[float, int]] = {}
         self._said: set[str] = set()
 
     def asks(self) -> bool:
@@ -132,14 +144,18 @@ class UntracedCalls:
         told = [float(zlib.crc32(repr([each.place.common for each in found]).encode()))]
         told += [each.figure for each in found] + [0.0] * (_SLOTS - len(found))
         told += [float(each.fits) for each in found] + [1.0] * (_SLOTS - len(found))
+        told += [float(each.rows) for each in found] + [0.0] * (_SLOTS - len(found))
         sent = torch.tensor([*told, *(-x for x in told)], dtype=torch.float64)
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         least = [-x for x in most[len(told) :]]
         for at, (call, each) in enumerate(zip(calls, found, strict=True), 1):
             call.untraced, call.share = None, each.share
             if most[0] == least[0]:  # else the ranks have made other calls
-                fits = least[at + _SLOTS] > 0.0
-                self._judge(alike, call, each, same=_close(most[at], least[at]), fits=fits)
+                fits, same = least[at + _SLOTS] > 0.0, _close(most[at], least[at])
+                self._judge(alike, call, each, same=same, fits=fits)
+                many = least[at + 2 * _SLOTS]
+                if not same and many and many == most[at + 2 * _SLOTS]:
+                    self._count_as_many(each.place.common, many)
 
     def _judge(
         self, alike: WholeRows, call: TrainingCall, found: UntracedInput, *, same: bool, fits: bool
@@ -158,6 +174,12 @@ class UntracedCalls:
             if before:
                 self._say(_CHANGED)
             alike.judge(found.place, (), whole=False)
+
+    def _count_as_many(self, place: object, many: float) -> None:
+        before, times = self._many.get(place, (many, 0))
+        self._many[place] = many, times + 1 if before == many else 1
+        if self._many[place][1] == _SURE:
+            self._say(_KEPT)
 
     def _say(self, line: str) -> None:
         if line not in self._said:
