@@ -31,8 +31,8 @@ class ShardGradients:
         return any(id(x) in own for x in wanted)
 
     def take(
-        self, outputs: Any, wanted: Sequence[torch.Tensor], given: Any, retain_graph: bool | None,
-        *, differentiable: bool,
+        self, outputs: Any, wanted: Sequence[torch.Tensor], given: Any, *,
+        retain_graph: bool | None, differentiable: bool,
     ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
         """Return the global gradient by each, in shards as the parameter is.
 

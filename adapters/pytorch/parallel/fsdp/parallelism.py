@@ -120,14 +120,14 @@ class FullySharded(Sharding):
 
         @wraps(grad)
         def kept(
-            outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
+            outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
             create_graph: bool = False, *args: Any, **kwargs: Any,
         ) -> Any:  # fmt: skip
-            wanted = [inputs] if isinstance(inputs, torch.Tensor) else [*inputs]
+            one = isinstance(inputs, torch.Tensor)
+            wanted = [*map(self.parameters.now, [inputs] if one else inputs)]
             if shards.concerns(wanted):
-                return shards.take(
-                    outputs, wanted, grad_outputs, retain_graph, differentiable=create_graph
-                )
+                keep = {"retain_graph": retain_graph, "differentiable": create_graph}
+                return shards.take(outputs, wanted, grad_outputs, **keep)
             if create_graph and not self._kept:
                 self._keep_gathered(True)
             return grad(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
