@@ -8,14 +8,15 @@ loop's first steps, and known by its shape from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, final
 from weakref import ref
 
 import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.private import version_of
+from dream.adapters.pytorch.randomness.sites import place_in_script
 from dream.data.partition import Share
 
 _MOST = 1000
@@ -29,6 +30,15 @@ _TAKEN = (
     "batch: they are taken for the batch's, and are not those that one device takes. Draw as many "
     "as the batch has, as by torch.randint(n, (len(batch),)), or another number of them"
 )
+
+
+@final
+class CallPlace(NamedTuple):
+    """Where a model is called, and on tensors of which sizes. fits: of as many rows as the share's;
+    what is before it is the same on every rank."""
+
+    common: tuple[int, tuple[tuple[int, ...], ...]]
+    fits: bool
 
 
 @final
@@ -46,9 +56,33 @@ class WholeRows:
         self._called: set[tuple[int, ...]] = set()
         self._of_batches: set[tuple[int, ...]] = set()
         self._written: set[tuple[int, ...]] = set()
+        self._judged: dict[CallPlace, bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held or self._before or self._called)
+
+    def place_of(self, given: Sequence[torch.Tensor], count: int) -> CallPlace:
+        """Return where a model is called now, on these. count: of the share's rows."""
+        sizes = tuple(tuple(x.shape[1:]) for x in given if x.dim() and not x.is_nested)
+        fits = any(x.dim() and x.shape[0] == count for x in given if not x.is_nested)
+        return CallPlace((place_in_script(), sizes), fits)
+
+    def judged(self, place: CallPlace) -> bool | None:
+        """Whether what is called there was alike on every rank; None where nobody has looked."""
+        other = place._replace(fits=not place.fits)
+        return self._judged.get(place, self._judged.get(other))
+
+    def judge(self, place: CallPlace, given: Iterable[torch.Tensor], *, whole: bool) -> None:
+        """It was found, on every rank alike."""
+        self._judged[place] = whole
+        for x in given if whole else ():
+            if x not in self:
+                self._note(x)
+
+    def _judged_whole(self, given: Sequence[torch.Tensor], counts: Collection[int]) -> bool:
+        if True not in self._judged.values():
+            return False
+        return self.judged(self.place_of(given, next(iter(counts), 0))) is True
 
     @property
     def called(self) -> bool:
@@ -146,8 +180,10 @@ class WholeRows:
         """A call's input is of a batch."""
         self._of_batches.add(tuple(x.shape))
 
-    def call(self, inputs: Sequence[torch.Tensor], counts: Iterable[int]) -> bool:
+    def call(self, inputs: Sequence[torch.Tensor], counts: Collection[int]) -> bool:
         """Whether a call on these is a whole one. counts: rows of the shares that it may be on."""
+        if self._judged_whole(inputs, counts):
+            return True
         if any(tuple(x.shape) in self._written for x in inputs):
             return False
         known = [x for x in inputs if x in self]
@@ -158,7 +194,7 @@ class WholeRows:
             self._called.add(tuple(x.shape))
         return bool(known or others)
 
-    def _looks_so(self, x: torch.Tensor, counts: Iterable[int]) -> bool:
+    def _looks_so(self, x: torch.Tensor, counts: Collection[int]) -> bool:
         shape = tuple(x.shape)
         if shape not in self._called or shape in self._of_batches:
             return False

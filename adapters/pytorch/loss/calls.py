@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 import torch
 
 from dream.adapters.pytorch.private import tree_leaves
 from dream.data.partition import Share
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.loss.coupling.untraced import UntracedInput
 
 _SMALL = 1 << 16
 CALL_AT, OUTPUT_AT = "dream.call", "dream.output"
@@ -79,6 +82,11 @@ class Bearer(ABC):
     over the ranks that share batches, and a message of a few numbers travels with them."""
 
     @property
+    def meets(self) -> bool:
+        """Whether all ranks meet in its forward pass."""
+        return False
+
+    @property
     @abstractmethod
     def waits(self) -> bool:
         """Whether it was called in training, and no backward has come since."""
@@ -123,14 +131,15 @@ class TrainingCall:
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
     keeps: whether small outputs stay with their nodes: a graph keeps no targets that are subtracted
-    from them. returned: whether it has.
+    from them. returned: whether it has. untraced: what it was given, for the ranks to compare.
     """
 
-    __slots__ = ("bearer", "inputs", "keeps", "returned", "share")
+    __slots__ = ("bearer", "inputs", "keeps", "returned", "share", "untraced")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
         self.keeps = self.returned = False
+        self.untraced: UntracedInput | None = None
 
     @classmethod
     def of(

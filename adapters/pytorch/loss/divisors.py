@@ -155,6 +155,12 @@ class Verdict:
             of_tensor=True,
         )
 
+    def once_unlike(self) -> Verdict:
+        """Return what a number is that was not the same on every rank before."""
+        if self.count is not False or self.of_tensor:
+            return self
+        return Verdict(True, noticed=LATE)
+
     def overtaken(self, divided: SumDivisor) -> bool:
         """Whether what a rank divides by now is no longer what was found."""
         if self.count or not divided.share.count or divided.nothing:

@@ -67,6 +67,8 @@ class Factors:
         self._counts: tuple[Bearer | None, float, Floor | None] | None = None
         self._again = 0
         self._first = self.asks = True
+        self._divided: tuple[str, ...] = ()
+        self._unlike: set[tuple[str, ...]] = set()
 
     def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
@@ -84,6 +86,10 @@ class Factors:
         agreed = self._agreed.get(key)
         if agreed is None:
             agreed = self._agreed[key] = self._agree(means, counted, divided)
+            if key in self._unlike:
+                agreed.verdicts = [verdict.once_unlike() for verdict in agreed.verdicts]
+        if divided:
+            self._divided = key
         overtaken = False
         for term, verdict in zip(divided, agreed.verdicts, strict=True):
             overtaken |= _judge(term, verdict)
@@ -95,10 +101,13 @@ class Factors:
         weighed.overtaken = overtaken
         return weighed
 
-    def look_again(self) -> bool:
+    def look_again(self, *, some: bool) -> bool:
         """On every rank: some rank's divisor is not what was found. At the next backward the ranks
-        compare theirs again, unless they have done so too often; return whether they do."""
+        compare theirs again, unless they have done so too often; return whether they do. some: not
+        every rank's, so that it is no constant which changes: be it alike again, it is a count."""
         self._again += 1
+        if some and self._divided == ("divided",):
+            self._unlike.add(self._divided)
         if self._again <= _AGAIN:
             self._agreed.clear()
             self._first = self.asks = True

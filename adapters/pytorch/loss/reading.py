@@ -14,6 +14,7 @@ from dream.adapters.pytorch.loss.calls import COUNTS, Bearer, TrainingCall
 from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
+from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.look import bearers_of
 from dream.adapters.pytorch.loss.scaling import agree
@@ -57,6 +58,7 @@ class Reader:
         self.lineage = Lineage(lambda: not self.settled)
         self._apart = TermsApart()
         self._looks = ConstantLooks(among, self.lineage, self._apart)
+        self.untraced = UntracedCalls(among, self.lineage)
         self._factors = Factors(among)
         self.said: set[str] = set()
 
@@ -80,10 +82,13 @@ class Reader:
     ) -> LossReading:
         """fresh: whether no gradients of these modules are there yet that a late factor would
         multiply too. cut: this is one of an update's micro-batches."""
+        if not self.settled:
+            self.untraced.settle(armed)
         terms = [terms_of(root, armed, self._apart) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         listed = [term for each in terms for term in each]
         found, asks = self._looks.at(roots, listed, armed)
+        asks = self.untraced.asks() or asks
         weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
         agree(weighed)
         say(weighed.terms, self.said, strict=self._strict)
@@ -101,7 +106,8 @@ class Reader:
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""
         overtaken, asks = divmod(round(told * self._among.world_size / _ASKS), round(1 / _ASKS))
-        if overtaken and not self._factors.look_again() and _CHANGES not in self.said:
+        some = 0 < overtaken < self._among.world_size
+        if overtaken and not self._factors.look_again(some=some) and _CHANGES not in self.said:
             self.said.add(_CHANGES)
             _tell(_CHANGES, _DIVIDE, strict=self._strict)
         if asks:

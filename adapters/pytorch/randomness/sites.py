@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, final
+from zlib import crc32
 
 import torch
 from torch import nn
 
+_FRAMES = 3
+"""Functions of the script, each called by the next, that tell one place in it from another."""
 _LENGTHS = {"len", "size", "shape"}
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
@@ -23,6 +26,19 @@ def site() -> Site:
     return frame.f_code, frame.f_lasti
 
 
+def place_in_script() -> int:
+    """Return a number for where in the script the call stands that runs now, and the function that
+    it is in was called from: alike on every rank."""
+    frame: FrameType | None = _frame()
+    place, left = 0, _FRAMES
+    while frame is not None and left:
+        if not is_library(frame.f_globals.get("__name__")):
+            at = f"{frame.f_code.co_qualname} {frame.f_code.co_firstlineno} {frame.f_lasti}"
+            place, left = crc32(at.encode(), place), left - 1
+        frame = frame.f_back
+    return place
+
+
 def _frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None and is_library(frame.f_globals.get("__name__")):
@@ -30,10 +46,20 @@ def _frame() -> FrameType:
     return frame
 
 
-def given_a_length() -> bool:
-    """Whether the script's call that runs now has a length among what it is given, as `len(x)`."""
+def given_a_length(*, of_rows: bool = False) -> bool:
+    """Whether the script's call that runs now has a length among what it is given, as `len(x)`.
+    of_rows: none of another dim than the first."""
     done, call = _instructions(_frame())
-    return call is not None and any(each.argval in _LENGTHS for each in done if _within(each, call))
+    inside = [each for each in done if call is not None and _within(each, call)]
+    after = [*inside[1:], None]
+    return any(
+        each.argval in _LENGTHS and (not of_rows or each.argval == "len" or _is_zero(behind))
+        for each, behind in zip(inside, after, strict=True)
+    )
+
+
+def _is_zero(part: dis.Instruction | None) -> bool:
+    return part is not None and part.opname == "LOAD_CONST" and part.argval == 0
 
 
 def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], dis.Positions | None]:
@@ -51,11 +77,27 @@ def _multiplies_rows(rows: int) -> bool:
     done, call = _instructions(frame)
     if call is None:
         return False
-    products = [each.positions for each in done if each.argrepr == "*" and _within(each, call)]
+    spans = [call, *_made_in(done, call)]
+    products = [
+        each.positions
+        for each in done
+        if each.argrepr == "*" and any(_within(each, s) for s in spans)
+    ]
     inside = {each.argval for each in done for at in products if at and _within(each, at)}
     names = {name for name in inside if isinstance(name, str)}
     values = (frame.f_locals.get(name, frame.f_globals.get(name)) for name in names)
     return bool(names & _LENGTHS) or any(type(x) is int and x == rows > 1 for x in values)
+
+
+def _made_in(done: list[dis.Instruction], call: dis.Positions) -> list[dis.Positions]:
+    """Where in the source the variables are set that a call is given."""
+    given = {x.argval for x in done if x.opname.startswith("LOAD_") and _within(x, call)}
+    found = []
+    for each in done:
+        line = None if each.positions is None else each.positions.lineno
+        if line and each.opname.startswith("STORE_") and each.argval in given:
+            found.append(dis.Positions(line, line, 0, 1 << 20))
+    return found
 
 
 def _within(part: dis.Instruction, call: dis.Positions) -> bool:

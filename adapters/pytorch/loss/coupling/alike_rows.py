@@ -9,6 +9,7 @@ import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.data.whole import WholeRows
+from dream.adapters.pytorch.loss.coupling.kept import Alive
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.sites import given_a_length
 
@@ -17,7 +18,9 @@ _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "
 _ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "unsqueeze",
          "squeeze", "meshgrid", "cartesian_prod", "stack", "cat", "mean", "sum"}  # fmt: skip
 """What makes tensors of other rows, whose number is no batch's where that of the first was not."""
+_CASTS = {"to", "float", "double", "half", "type", "view", "reshape", "unsqueeze", "clone"}
 _told: set[str] = set()
+_positions = Alive()
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
 
@@ -27,7 +30,12 @@ def note_alike(
 ) -> None:
     """A function has made something of nothing that is a batch's, as far as can be seen. given:
     tensors, among its args. count: of the share's rows: a size may be a batch's."""
+    if any(x in _positions for x in given):
+        _note_positions(name, tensors_of(made))
     if name in _OF_SIZES and not given:
+        if name == "arange" and any(_as_long(x, count) for x in tensors_of(made)):
+            for x in tensors_of(made) if given_a_length(of_rows=True) else ():
+                _positions.add(x)
         points = "space" in name
         if points and any(_as_long(x, count) for x in tensors_of(made)) and given_a_length():
             _tell_own_range(name)
@@ -43,6 +51,16 @@ def note_alike(
         alike.follow(
             of, tensors_of(made), count, lambda x: anew or (picks and not _as_long(x, count))
         )
+
+
+def _note_positions(name: str, made: list[torch.Tensor]) -> None:
+    """Something was made of numbers from 0 to as many as this rank has rows: as an index they are
+    right, and as values those of other rows."""
+    for x in made:
+        if not x.is_floating_point() or name in _CASTS:
+            _positions.add(x)
+        elif name not in PICKS:
+            _tell_own_range("arange")
 
 
 def _tell_own_range(name: str) -> None:

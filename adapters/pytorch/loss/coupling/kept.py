@@ -57,10 +57,13 @@ class KeptRows:
     def __init__(self) -> None:
         self._made, self._new, self._earlier = Alive(), Alive(), Alive()
         self._told: set[str] = set()
+        self._count = 0
 
-    def add(self, x: torch.Tensor) -> None:
-        """A tensor of the batch."""
-        self._made.add(x)
+    def begin(self, tensors: list[torch.Tensor], count: int) -> None:
+        """A batch is handed out. count: of this rank's rows."""
+        self._count = count
+        for x in tensors:
+            self._made.add(x)
 
     def end(self) -> None:
         """Another batch is to come."""
@@ -70,12 +73,16 @@ class KeptRows:
     def has(self, leaves: list[torch.Tensor]) -> bool:
         return any(x in self._made for x in leaves)
 
+    def knows(self, x: torch.Tensor) -> bool:
+        """Whether it is of this batch's rows, or an earlier one's."""
+        return x in self._made or x in self._earlier
+
     def note(
         self, name: str, made: Any, leaves: list[torch.Tensor], *, of_rows: bool
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Note what is new, and what is of this batch's rows. Returns what joins rows that earlier
         batches have left, or is chosen by a number that they have, as a probability that follows
-        them: each with what is a rank's own in it."""
+        them, or meets what they have left: each with what is a rank's own in it."""
         joined: list[tuple[torch.Tensor, torch.Tensor]] = []
         outs = tensors_of(made)
         if not outs or any(map(_wraps, (*leaves, *outs))):
@@ -87,6 +94,8 @@ class KeptRows:
                     self._made.add(x)
                 if x.untyped_storage().data_ptr() not in kept:
                     self._new.add(x)
+                kept_on = (each for each in leaves if of_rows and self._outlives(each))
+                joined += [(x, each) for each in kept_on][:1]
                 own = name in _JOINS and not x.requires_grad
                 if own and not of_rows and any(each in self._earlier for each in leaves):
                     joined.append((x, x))
@@ -94,6 +103,12 @@ class KeptRows:
                     numbers = (n for n in leaves if not n.dim() and n in self._earlier)
                     joined += [(x, number) for number in numbers][:1]
         return joined
+
+    def _outlives(self, x: torch.Tensor) -> bool:
+        """Whether earlier batches have left it, and it has no row for each of this one's, as a
+        codebook that follows them."""
+        several = x in self._earlier and x.dim() and x.is_floating_point() and not x.requires_grad
+        return bool(several) and self._count not in x.shape[:2]
 
     def tell_written(self, name: str, target: torch.Tensor) -> None:
         """Say once where rows are written into what outlives the batch."""

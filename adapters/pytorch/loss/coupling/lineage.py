@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import isfinite
 from typing import Any, final
 from weakref import ref
 
@@ -27,6 +26,7 @@ from dream.adapters.pytorch.loss.coupling.alike_rows import PICKS, note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
+    LEAVE,
     LEFT_OUT,
     ORDERS,
     ChosenRows,
@@ -40,6 +40,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     leaves_of,
     node_of,
     not_tried,
+    numbers_in,
     of_torch,
     origin_by_half,
     place_of,
@@ -75,7 +76,7 @@ _RUNNING = ("cum", "logcum")
 @final
 class Lineage(TorchFunctionMode):
     """Follows the batches of one loop. wanted: whether anybody looks at what is found. alike: is
-    told of what is made of rows that are no batch's."""
+    told of what is made of rows that are no batch's. sees_all: nothing of the batch left torch."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class Lineage(TorchFunctionMode):
         self._turned: list[TrainingCall] = []
         self._inside: TrainingCall | None = None
         self._calls = self._passes = 0
-        self._looked = False
+        self._looked = self.sees_all = False
         self._rows: Rows | None = None
         self._kept = KeptRows()
         self._numbers: set[tuple[str, float]] = set()
@@ -103,11 +104,10 @@ class Lineage(TorchFunctionMode):
         if self._looked:
             self.end()
         self._rows = rows = Rows.of(share)
-        for x in leaves_of(batch):
-            if isinstance(x, torch.Tensor):
-                self._kept.add(x)
-            several = isinstance(x, torch.Tensor) and share.count >= _FEWEST
-            place = place_of(x, rows) if several else None
+        self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
+        self._kept.begin(tensors_of(batch), share.count)
+        for x in tensors_of(batch):
+            place = place_of(x, rows) if share.count >= _FEWEST else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = self._passing = True
@@ -146,7 +146,7 @@ class Lineage(TorchFunctionMode):
 
     def end(self) -> None:
         """Forget what there is."""
-        self._follows = self._looked = self._awake = False
+        self._follows = self._looked = self._awake = self.sees_all = False
         self._calls, self._inside = 0, None
         self._kept.end()
         self._numbers.clear()
@@ -170,6 +170,10 @@ class Lineage(TorchFunctionMode):
             self._passes, self._passing = self._passes + 1, False
             if self._passes <= _PASSES or self.alike.called:
                 self._between()
+
+    def is_of_batch(self, x: torch.Tensor) -> bool:
+        """Whether a batch's rows are seen to have come into it."""
+        return self._origin(x) is not None or self._kept.knows(x)
 
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
@@ -217,6 +221,7 @@ class Lineage(TorchFunctionMode):
             for x, own in self._kept.note(name, made, leaves, of_rows=of_rows):
                 self._put(x, MixedRows(name, own.detach().clone()))
             return made
+        self.sees_all &= name not in LEAVE
         if self.alike and is_in_place(name):
             self.alike.written(leaves, 1)
         self._calls += 1
@@ -226,7 +231,8 @@ class Lineage(TorchFunctionMode):
         if not inside:
             self._note_numbers(name, args, given, leaves)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
-        self._kept.note(name, made, leaves, of_rows=True)
+        for x, own in self._kept.note(name, made, leaves, of_rows=True):
+            self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
         return made
@@ -273,14 +279,11 @@ class Lineage(TorchFunctionMode):
         """Numbers of Python's that data are combined with: such as were read of a batch differ."""
         if any(x.requires_grad for x in leaves):
             return  # a loss's constants are looked at in its graph
-        for each in leaves_of((args, given)):
-            if type(each) is not float or (name, each) in self._numbers or not isfinite(each):
-                continue
-            if each.is_integer() or (1.0 / each).is_integer():  # a count, or by one
-                continue
-            self._numbers.add((name, each))
-            value = torch.tensor(each, dtype=torch.float64)
-            self._inputs.append(MixedRows(f"a number in {name}", value))
+        for each in numbers_in((args, given)):
+            if (name, each) not in self._numbers:
+                self._numbers.add((name, each))
+                mixed = MixedRows(f"a number in {name}", torch.tensor(each, dtype=torch.float64))
+                self._inputs.append(mixed)
 
     def _is_inside(self) -> bool:
         if self._inside is not None and self._inside.returned:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
@@ -71,6 +72,8 @@ LEFT_OUT = _SIZES | _PACKS | _CHANGES
 """What takes a number for a size alone, as a mask up to the longest does; puts rows in another
 order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
+LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
+"""What hands values to others than torch."""
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
            torch.dtype, torch.device}  # fmt: skip
 
@@ -89,6 +92,15 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def tensors_of(made: Any) -> list[torch.Tensor]:
     return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
+
+
+def numbers_in(tree: Any) -> Iterator[float]:
+    """Yield those of Python's that are no counts, nor one by a count."""
+    for each in leaves_of(tree):
+        if type(each) is not float or not isfinite(each) or each.is_integer():
+            continue
+        if not (1.0 / each).is_integer():
+            yield each
 
 
 def node_of(x: torch.Tensor) -> Any:

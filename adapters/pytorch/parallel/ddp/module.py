@@ -114,6 +114,10 @@ class DdpModule(DistributedModule, Bearer):
         return self._run(share, args, {})
 
     @property
+    def meets(self) -> bool:
+        return bool(self.synchronised) and self.module.training
+
+    @property
     def waits(self) -> bool:
         return self.backwards.armed
 
@@ -225,8 +229,9 @@ class DdpModule(DistributedModule, Bearer):
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refresh()
         forward = self._forward if self.completes else self._runner.run
-        empty = share is not None and share.count == 0
         called = self._backward.called(self, share, args, kwargs)
+        share = called.share
+        empty = share is not None and share.count == 0
         precision = self.registry.precision
         if precision is None:
             output = self._call(forward, args, kwargs, share, empty=empty)

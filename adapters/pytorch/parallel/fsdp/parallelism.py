@@ -26,6 +26,7 @@ from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import private
+from dream.adapters.pytorch.parallel.fsdp.differentiate import ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     check_all_sharded,
@@ -113,14 +114,23 @@ class FullySharded(Sharding):
         return made, distributed.group.WORLD
 
     def _differentiable(self, grad: Callable[..., Any]) -> Callable[..., Any]:
-        """Have `torch.autograd.grad` keep the parameters where its result may be differentiated,
-        until that has been."""
+        """Have `torch.autograd.grad` take gradients by shards, and keep the parameters where its
+        result may be differentiated, until that has been."""
+        shards = ShardGradients(self._trained, cut=self.training.updates is not None)
 
         @wraps(grad)
-        def kept(*args: Any, create_graph: bool = False, **kwargs: Any) -> Any:
+        def kept(
+            outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
+            create_graph: bool = False, *args: Any, **kwargs: Any,
+        ) -> Any:  # fmt: skip
+            one = isinstance(inputs, torch.Tensor)
+            wanted = [*map(self.parameters.now, [inputs] if one else inputs)]
+            if shards.concerns(wanted):
+                keep = {"retain_graph": retain_graph, "differentiable": create_graph}
+                return shards.take(outputs, wanted, grad_outputs, **keep)
             if create_graph and not self._kept:
                 self._keep_gathered(True)
-            return grad(*args, create_graph=create_graph, **kwargs)
+            return grad(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
 
         return kept
 
@@ -149,6 +159,9 @@ class FullySharded(Sharding):
         self._kept = keep
         for root in self._sharded_roots():
             root.keep_gathered(keep)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for root in self._sharded_roots() for parameter in root.trained]
 
     def _sharded_roots(self) -> list[FullyShardedModule]:
         return [root for root in self.roots if isinstance(root, FullyShardedModule)]

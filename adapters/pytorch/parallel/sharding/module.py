@@ -119,6 +119,10 @@ class ShardedModule(DistributedModule, Bearer):
         return [*self.sharded.values()]
 
     @property
+    def meets(self) -> bool:
+        return True
+
+    @property
     def waits(self) -> bool:
         """Until the next call, in the block: several backward passes may follow one."""
         return self._waits
@@ -218,11 +222,12 @@ class ShardedModule(DistributedModule, Bearer):
         share: Share | None,
     ) -> Any:
         """Run a training call. share: of the batch that it is on."""
-        empty = share is not None and share.count == 0
         if self._came:
             self._waits = self._came = False
             self._tell_unstepped()
         called = self._backward.called(self, share, args, kwargs)
+        share = called.share
+        empty = share is not None and share.count == 0
         self._waits = True
 
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -75,6 +75,11 @@ class SplitParameters:
         for optimizer in self._optimizers:
             self._swap(optimizer)
 
+    def now(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the new parameter for an old one; others as they are."""
+        new: torch.Tensor | None = self._replaced.get(tensor)
+        return tensor if new is None else new
+
     def are_stepped(self, parameters: list[nn.Parameter]) -> bool:
         """Whether an optimizer of torch's has one of these."""
         wanted = {id(p) for p in parameters}

@@ -127,6 +127,34 @@ def bias_by_a_batch() -> Trained:
     return loop(model, loss)
 
 
+def codebook_that_follows_rows() -> Trained:
+    book = torch.linspace(-1, 1, 5 * WIDTH).view(5, WIDTH)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        nonlocal book
+        near = torch.cdist(b[0], book).argmin(1)
+        value = F.cross_entropy(m(b[0] + book[near]), b[1])
+        hot = F.one_hot(near, 5).float()
+        book = 0.8 * book + 0.2 * (hot.T @ b[0]) / (hot.sum(0) + 1.0)[:, None]
+        return value
+
+    return loop(mlp(), loss)
+
+
+def state_that_is_carried() -> Trained:
+    """From the rows of one batch to those of the next."""
+    kept = [torch.zeros(0, CLASSES)]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        if len(kept[0]) == len(b[0]):
+            out = out + 0.3 * kept[0]
+        kept[0] = out.detach()
+        return F.cross_entropy(out, b[1])
+
+    return loop(mlp(), loss)
+
+
 def experts_that_rows_are_sent_to() -> Trained:
     """And written, each to its place, into a tensor of this batch."""
 
@@ -186,6 +214,7 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
+    "codebook_that_follows": (codebook_that_follows_rows, "rows, by "),
     "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
@@ -197,5 +226,6 @@ APART = {
         each_sample_within,
         a_teacher_that_normalises,
         probability_by_a_schedule,
+        state_that_is_carried,
     )
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from beside_plain import hold, in_cells
@@ -93,10 +94,19 @@ def late(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
     return critic(x).sum() + 0.1 * sum(critic(each).sum() for each in points)
 
 
+def numbered(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+    """Points that NumPy draws, and what a model makes of them; a batch that went through it."""
+    drawn = torch.from_numpy(net.numbers.random((13, 8), dtype=np.float32))
+    own = torch.from_numpy(x.numpy() / 2)
+    listed = torch.tensor([[0.1 * row - 0.2 * each for each in range(8)] for row in range(8)])
+    points = critic(drawn).sum() + critic(net(drawn)).sum() + critic(listed).sum()
+    return critic(own).sum() + 0.1 * points
+
+
 STEPS = {
     each.__name__: each
     for each in (
-        summed, moved, buffered, fixed, computed, adversarial, quiet, made, picked, late
+        numbered, summed, moved, buffered, fixed, computed, adversarial, quiet, made, picked, late
     )
 }  # fmt: skip
 
@@ -106,13 +116,14 @@ def trained(word: str) -> dict[str, float]:
         return {name: learned(STEPS[name], drops=name in DROPS) for name in STEPS}
 
 
-DROPS = ("summed", "quiet", "made")
+DROPS = ("numbered", "summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
 def learned(step: Step, *, drops: bool, samples: int = 22) -> float:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
+    net.numbers = np.random.default_rng(3)
     net.chains, net.points = torch.rand(30, 8), torch.randn(12, 8)
     net.grid = torch.linspace(-1, 1, 96).view(12, 8)
     with torch.inference_mode():
@@ -165,6 +176,15 @@ def several_for_each(samples: int) -> float:
         return learned(two_rows, drops=False, samples=samples)
 
 
+def several_by_a_variable(samples: int) -> float:
+    def two_rows(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        many = 2 * len(x)
+        return critic(x).mean() - critic(net(torch.randn(many, 8))).mean()
+
+    with dream.strategy("mirrored"):
+        return learned(two_rows, drops=False, samples=samples)
+
+
 def as_many_each_time(samples: int) -> float:
     def noise(_: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
         return critic(x).mean() - critic(torch.randn(BATCH * 2, x.shape[1])).mean()
@@ -188,8 +208,13 @@ def test_as_many_as_a_share_of_what_is_alike_are_named(capfd: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("job", "samples", "named"),
-    [(several_for_each, 22, 1), (several_for_each, 24, 1), (as_many_each_time, 24, 0)],
-    ids=["by two sizes", "by the words of the script", "of a size of its own"],
+    [
+        (several_for_each, 22, 1),
+        (several_for_each, 24, 1),
+        pytest.param(several_by_a_variable, 24, 1, marks=pytest.mark.exhaustive),
+        (as_many_each_time, 24, 0),
+    ],
+    ids=["by two sizes", "by the words of the script", "by a variable", "of a size of its own"],
 )
 def test_several_rows_for_each_of_the_batchs_are_named(
     capfd: pytest.CaptureFixture[str], job: Callable[[int], float], samples: int, named: int
@@ -202,7 +227,9 @@ def points_of_the_share(written: bool) -> float:
     """A point for each of this rank's rows; written: as many, by a number of the script's."""
 
     def step(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
-        when = torch.linspace(0, 1, BATCH // 2) if written else torch.linspace(0, 1, len(x))
+        n = BATCH // 2
+        when = torch.linspace(0, 1, n) if written else torch.linspace(0, 1, len(x))
+        when = when + (torch.arange(n) / n if written else torch.arange(len(x)) / len(x)).mean()
         return (critic(x) * when.sum() + net(x).mean()).mean()
 
     with dream.strategy("mirrored"):
@@ -215,4 +242,23 @@ def test_points_for_the_rows_of_a_share_are_named(
 ) -> None:
     """They were 2e-3 off, unsaid."""
     dream.launch(points_of_the_share, written, n=2, framework="torch", timeout=240)
-    assert ("take this rank's by strategy.share" in capfd.readouterr().err) is not written
+    err = capfd.readouterr().err
+    assert err.count("take this rank's by strategy.share") == 2 * (not written)
+
+
+def numbers_that_begin_late() -> float:
+    def step(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        net.steps = getattr(net, "steps", 0) + 1
+        loss: torch.Tensor = critic(x).sum()
+        if net.steps > 12:
+            loss = loss + critic(torch.tensor([[0.1 * each for each in range(8)]] * 13)).sum()
+        return loss
+
+    with dream.strategy("mirrored"):
+        return learned(step, drops=True, samples=48)
+
+
+@pytest.mark.exhaustive
+def test_numbers_that_begin_late_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    dream.launch(numbers_that_begin_late, n=2, framework="torch", timeout=240)
+    assert capfd.readouterr().err.count("began after the loop's first steps") == 1

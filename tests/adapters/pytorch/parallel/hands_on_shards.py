@@ -107,8 +107,20 @@ def averaged_model(model: nn.Module) -> Acts:
         yield told
 
 
+def taken(model: nn.Module) -> Acts:
+    """The gradient of another loss beside that which backward has left."""
+    yield
+    while True:
+        held = [*model.parameters()]
+        loss = model(torch.linspace(-1, 1, 15).view(3, 5)).pow(2).mean()
+        for p, gradient in zip(held, torch.autograd.grad(loss, held), strict=True):
+            p.grad.add_(gradient)
+        yield loss.item()
+        yield
+
+
 HANDS = (norm_read, norm_printed, largest, noise_like, noise_of_a_size, drawn_anew,
-         average_by_names, average_by_copy, averaged_model)  # fmt: skip
+         average_by_names, average_by_copy, averaged_model, taken)  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adafactor": partial(torch.optim.Adafactor, lr=0.01),
     "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=3),

@@ -1,0 +1,203 @@
+"""Calls of a model on rows that no batch is seen behind, as those that NumPy or lists of numbers
+gave: rows of a batch that went through NumPy, or points that every rank has alike.
+
+In a loop's first steps the ranks compare a digest of them. Rows that are alike are whole on every
+rank; from then on it is known by where in the script the call stands.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
+from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.loss.coupling.lineage import Lineage
+from dream.adapters.pytorch.loss.coupling.origins import leaves_of
+from dream.adapters.pytorch.private import to_local
+from dream.collectives import Communicator
+from dream.data.partition import Share
+
+_SLOTS = 64
+"""Calls of a step that are compared."""
+_GLANCE = 1 << 16
+"""Elements of an input that are looked at."""
+_OF_BATCH = 1e200
+_AS_MANY = (
+    "a model is called on rows that are alike on every rank, and as many as each has of its batch: "
+    "they are taken for the batch's. Take other numbers for each row by torch, as by "
+    "torch.rand(len(batch)); or, if they are none of the batch's, another number of them"
+)
+_KEPT = (
+    "a model is called on as many rows on every rank, which differ and are no share of the batch, "
+    "as those that each rank has kept of its own in a buffer of NumPy's: they are not those of one "
+    "device. Keep the rows of all ranks, by strategy.communicator.all_gather, or make such rows of "
+    "what every rank has"
+)
+_SURE = 3
+"""Steps in which they are as many."""
+_LATE = (
+    "a model is called on rows that are alike on every rank, which began after the loop's first "
+    "steps: they count once, and in the first such step they counted for each rank. Make such rows "
+    "before the loop, or call the model on them from its first steps on"
+)
+_CHANGED = (
+    "a model is called, at one place in the script, on rows that were alike on every rank, and now "
+    "are not: they count as a batch's, and did not until now. Let a batch's rows stay tensors of "
+    "torch, or call the model on others at another place"
+)
+
+
+@final
+class UntracedInput:
+    """What a call was given. place: where in the script it stands. figure: a digest; another on
+    each rank where it is seen to be of a batch. fits: whether it has as many rows as the share.
+    rows: how many, where they are neither as many nor some times as many. varied: whether its rows
+    differ. given: its tensors."""
+
+    __slots__ = ("figure", "fits", "given", "place", "rows", "share", "varied")
+
+    def __init__(
+        self, call: TrainingCall, given: list[torch.Tensor], place: CallPlace, figure: float
+    ) -> None:
+        self.given, self.place, self.figure, self.share = given, place, figure, call.share
+        self.fits = place.fits
+        first = given[0] if given else None
+        count = 0 if call.share is None else call.share.count
+        self.rows = len(first) if first is not None and count and len(first) % count else 0
+        self.varied = first is not None and bool((first[:1] != first).any())
+
+
+@final
+class UntracedCalls:
+    """Those of one strategy's loops. strange: places of calls that nobody has compared."""
+
+    def __init__(self, among: Communicator, lineage: Lineage) -> None:
+        self._among, self._lineage = among.unchecked(), lineage
+        self.strange: set[object] = set()
+        self._late: set[object] = set()
+        self._many: dict[object, tuple[float, int]] = {}
+        self._said: set[str] = set()
+
+    def asks(self) -> bool:
+        """Whether the ranks are to look again, at calls that nobody has compared."""
+        asks = bool(self.strange)
+        self._late |= self.strange
+        self.strange.clear()
+        return asks
+
+    def glance(self, share: Share, args: Sequence[object]) -> bool:
+        """A model is called after the first steps. Returns whether that is on rows of a number that
+        no share has, where nobody has compared."""
+        leaves = [x for x in args if isinstance(x, torch.Tensor)]
+        if share.parts == 1 or share.micros > 1 or not share.count or not leaves:
+            return False
+        for x in leaves:
+            if x.is_nested or share.count in x.shape[:2]:
+                return False
+        alike = self._lineage.alike
+        if alike is not None:
+            place = alike.place_of(leaves, share.count)
+            if place.common not in self._late and alike.judged(place) is None:
+                self.strange.add(place.common)
+        return bool(self.strange)
+
+    def note(self, call: TrainingCall, args: object, *, meets: bool) -> None:
+        """A model is called in a loop's first steps. meets: whether all ranks meet in the forward
+        pass anyway, so that they may compare before it; else sizes tell until backward."""
+        alike, share = self._lineage.alike, call.share
+        if alike is None or self._among.world_size == 1:
+            return
+        if share is not None and (share.parts == 1 or share.micros > 1):
+            return
+        leaves = [x for x in leaves_of(args) if isinstance(x, torch.Tensor) and _is_plain(x)]
+        place = alike.place_of(leaves, 0 if share is None else share.count)
+        if share is None and not alike.judged(place):
+            return  # as all ranks know
+        of_batch = not leaves or any(map(self._lineage.is_of_batch, leaves))
+        figure = _OF_BATCH * (1 + self._among.rank) if of_batch else sum(map(_digest, leaves))
+        found = UntracedInput(call, [] if of_batch else leaves, place, figure)
+        call.untraced = found
+        if meets:
+            self.settle([call])
+        elif share is not None and not of_batch and self._seem_whole(leaves, share.count):
+            call.share = None
+
+    def _seem_whole(self, leaves: Sequence[torch.Tensor], count: int) -> bool:
+        """Whether sizes tell that these are no rows of a share, nor several for each."""
+        if count < 2 or any(len(x) == count for x in leaves):
+            return False
+        return self._lineage.sees_all or all(len(x) % count for x in leaves)
+
+    def settle(self, armed: Iterable[TrainingCall]) -> None:
+        """Compare what calls were given: every rank comes here with them. Those on what is alike
+        are whole."""
+        calls = [call for call in armed if call.untraced is not None][:_SLOTS]
+        alike = self._lineage.alike
+        if alike is None or not calls:
+            return
+        found = [call.untraced for call in calls if call.untraced is not None]
+        told = [float(zlib.crc32(repr([each.place.common for each in found]).encode()))]
+        told += [each.figure for each in found] + [0.0] * (_SLOTS - len(found))
+        told += [float(each.fits) for each in found] + [1.0] * (_SLOTS - len(found))
+        told += [float(each.rows) for each in found] + [0.0] * (_SLOTS - len(found))
+        sent = torch.tensor([*told, *(-x for x in told)], dtype=torch.float64)
+        most: list[float] = self._among.all_reduce(sent, "max").tolist()
+        least = [-x for x in most[len(told) :]]
+        for at, (call, each) in enumerate(zip(calls, found, strict=True), 1):
+            call.untraced, call.share = None, each.share
+            if most[0] == least[0]:  # else the ranks have made other calls
+                fits, same = least[at + _SLOTS] > 0.0, _close(most[at], least[at])
+                self._judge(alike, call, each, same=same, fits=fits)
+                many = least[at + 2 * _SLOTS]
+                if not same and many and many == most[at + 2 * _SLOTS]:
+                    self._count_as_many(each.place.common, many)
+
+    def _judge(
+        self, alike: WholeRows, call: TrainingCall, found: UntracedInput, *, same: bool, fits: bool
+    ) -> None:
+        """same: on all ranks. fits: whether every rank has as many rows of its batch."""
+        before = alike.judged(found.place)
+        if same and fits and not before:
+            if found.varied and found.share is not None:
+                self._say(_AS_MANY)
+        elif same:
+            if before is None and found.place.common in self._late:
+                self._say(_LATE)
+            call.share = None
+            alike.judge(found.place, found.given, whole=True)
+        else:
+            if before:
+                self._say(_CHANGED)
+            alike.judge(found.place, (), whole=False)
+
+    def _count_as_many(self, place: object, many: float) -> None:
+        before, times = self._many.get(place, (many, 0))
+        self._many[place] = many, times + 1 if before == many else 1
+        if self._many[place][1] == _SURE:
+            self._say(_KEPT)
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            logger.info(line)
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    return bool(x.layout == torch.strided and not x.is_nested and x.dim() and to_local(x) is x)
+
+
+def _digest(x: torch.Tensor) -> float:
+    flat = (torch.view_as_real(x) if x.is_complex() else x).detach().reshape(-1)
+    flat = flat[:: len(flat) // _GLANCE + 1].to(device="cpu", dtype=torch.float64)
+    weights = 1.0 + 0.5 * torch.arange(1.0, len(flat) + 1.0).double().cos()
+    made = float(flat.nan_to_num(0.0, 0.0, 0.0).dot(weights))
+    return made + zlib.crc32(repr(tuple(x.shape)).encode()) / 2.0**32
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-6 * max(abs(one), abs(other), 1e-30)

@@ -1,0 +1,64 @@
+"""`torch.autograd.grad` by parameters that are sharded. Their graph has the gathered ones, which a
+script never sees: so it is a backward pass, whose gradients are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from dream._errors import Unsupported
+from dream.adapters.pytorch.private import current_backward
+
+_INSTEAD = "Call loss.backward() and read parameter.grad, or use 'mirrored'."
+
+
+@final
+class ShardGradients:
+    """Those of one strategy. trained: its parameters that are sharded. cut: whether several passes
+    make one gradient."""
+
+    def __init__(self, trained: Callable[[], Iterable[nn.Parameter]], *, cut: bool) -> None:
+        self._trained, self._cut = trained, cut
+
+    def concerns(self, wanted: Sequence[object]) -> bool:
+        """Whether some of these are such parameters, and no backward pass runs."""
+        if current_backward() != -1 or not any(isinstance(x, nn.Parameter) for x in wanted):
+            return False
+        own = {id(parameter) for parameter in self._trained()}
+        return any(id(x) in own for x in wanted)
+
+    def take(
+        self, outputs: Any, wanted: Sequence[torch.Tensor], given: Any, *,
+        retain_graph: bool | None, differentiable: bool,
+    ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+        """Return the global gradient by each, in shards as the parameter is.
+
+        Raises:
+            Unsupported: it is to be differentiated in turn, or is a part of an update's, or others
+                than sharded parameters are among those that are wanted.
+        """
+        trained = [*self._trained()]
+        own = {id(parameter) for parameter in trained}
+        others = [tuple(x.shape) for x in wanted if id(x) not in own]
+        for wrong, what in (
+            (differentiable, "create_graph=True, with parameters that are sharded"),
+            (self._cut, "accumulate=, with parameters that are sharded"),
+            (others, f"sharded parameters beside others, of shape {others[:1]}"),
+        ):
+            if wrong:
+                raise Unsupported(
+                    "torch.autograd.grad by sharded parameters is a backward pass that hands out "
+                    f"its gradients. Received: {what}. {_INSTEAD}"
+                )
+        held = [parameter.grad for parameter in trained]
+        for parameter in trained:
+            parameter.grad = None
+        try:
+            torch.autograd.backward(outputs, given, retain_graph)
+            return tuple(x.grad for x in wanted)
+        finally:
+            for parameter, gradient in zip(trained, held, strict=True):
+                parameter.grad = gradient
