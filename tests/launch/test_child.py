@@ -120,7 +120,7 @@ def test_in_another_launchers_rank_it_is_refused(environ: dict[str, str], nnodes
 
 @pytest.mark.parametrize(("environ", "tasks"), [(TASK, 2), (EVALUATOR, 3)])
 def test_in_a_task_of_several_it_is_refused(environ: dict[str, str], tasks: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"copies. Received: TF_CONFIG, .* {tasks} tasks"):
+    with pytest.raises(ConfigurationError, match=rf"copy. Received: TF_CONFIG, .* {tasks} tasks"):
         refuse_nested(environ, 1)
 
 

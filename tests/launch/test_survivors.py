@@ -82,5 +82,5 @@ def test_a_worker_that_is_stopped_is_told_of_once(capfd: pytest.CaptureFixture[s
     for stopped in ([], [0, 2], [0, 2], [], [0]):
         expendable.tell_of_stopped(stopped)
     told = capfd.readouterr().err
-    assert told.count("Worker 0 is stopped") == 2
+    assert told.count("Worker 0 is suspended") == 2
     assert "Worker 2" not in told
