@@ -264,6 +264,6 @@ def test_rank_0_that_has_left_is_not_waited_for(
         save(other, path, "its own")
     other.before_reading(new)
     assert (new.read_text(), old.read_text()) == ("its own", "perhaps rank 0's")
-    assert f"rank 1: rank 0 has exited, so it is unknown which rank wrote {old} is" in caplog.text
+    assert f"rank 1: rank 0 has exited, so it is unknown which rank wrote {old}: " in caplog.text
     with pytest.raises(WorkerFailed, match="Rank 0, or the launcher, is gone"):
         other.before_reading(old)

@@ -126,7 +126,7 @@ def test_the_command_line_goes_before_a_plan(
         (None, "plan=None"),
         (
             {"take": {"strategy": "single", "devices": 1}},
-            "takes single, .* 1 dev.*, and 2 here",
+            "chooses single for 1 dev.*, and 2 here",
         ),
         ({"take": None}, "No candidate in this plan fits.*the thriftiest"),
         ("{", "cannot be read"),
