@@ -65,7 +65,8 @@ class StepFigures:
                 _say_unknown(metric.name, strict=self.engine.knobs.strict)
         fraction = self.share.fraction
         if _kinds[metric] == "sum":
-            value = keras.ops.divide_no_nan(value, keras.ops.cast(fraction, value.dtype))
+            value = keras.ops.cast(value, metric.dtype)  # it may be a count
+            value = keras.ops.divide_no_nan(value, keras.ops.cast(fraction, metric.dtype))
         return value, fraction
 
     def own_by_name(self, logs: Any) -> dict[str, Any]:

@@ -34,5 +34,7 @@ def test_without_the_core_it_says_why() -> None:
 @pytest.mark.usefixtures("_no_core")
 def test_a_range_that_cannot_be_held_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DREAM_PORT_RANGE", "40000-40010")
-    with pytest.raises(NotInstalled, match=r"The ring cannot be restricted.*40000-40010.*was not built"):
+    with pytest.raises(
+        NotInstalled, match=r"The ring cannot be restricted.*40000-40010.*was not built"
+    ):
         listening.hold(PLACE, "The ring", ["libc"])

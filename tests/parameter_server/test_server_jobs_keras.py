@@ -120,7 +120,7 @@ REFUSED = {
     "loop": "outside a dream step",
     "batch": "train_on_batch",
     "steps": "steps_per_epoch=3",
-    "communicator": "do not wait for one another",
+    "communicator": "run asynchronously",
     "ema": "use_ema=True",
     "loaded": "set or loaded after",
 }

@@ -106,7 +106,7 @@ def test_every_sample_once_and_no_clock_beyond_the_bound(
     ("what", "words"),
     [
         ("loop", r"staleness=0 workers share each batch.*train_step"),
-        ("communicator", r"do not wait for one another"),
+        ("communicator", r"run asynchronously"),
         pytest.param("sampler", r"generator of one's own", marks=pytest.mark.exhaustive),
         pytest.param("group", "Servers run no line", marks=pytest.mark.exhaustive),
         pytest.param("half", r"float16.*float32", marks=pytest.mark.exhaustive),

@@ -28,7 +28,7 @@ EXPECTED = {
     "generators_of_other_batches": BATCHES,
     "batch_smaller_than_replicas": "ConfigurationError: batch_size is the global batch size",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",
-    "draws_of_each_rank": "Unsupported: In Keras models dropout and noise are those of the global",
+    "draws_of_each_rank": "Unsupported: In Keras models dropout and noise are always drawn for",
     "not_compiled": "ConfigurationError: The model has no optimizer",
     "other_batches_on_each_rank": BATCHES,
     "other_inputs_on_each_rank": OTHER.format("x"),

@@ -144,7 +144,7 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path):
     page.check(tmp_path)
     page.check(tmp_path / "new")
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(ConfigurationError, match=r"has files in it.*Name one"):
+    with pytest.raises(ConfigurationError, match=r"has files in it.*Choose one"):
         page.check(tmp_path)
     with pytest.raises(ConfigurationError, match="a file"):
         page.check(tmp_path / "mine.txt")

@@ -184,9 +184,9 @@ def test_what_is_asked_of_a_script(tmp_path):
         script_asked(["--bogus", "1"])
     with pytest.raises(ConfigurationError, match="No such script"):
         script_asked([str(tmp_path / "absent.py")])
-    with pytest.raises(ConfigurationError, match=r"--batch-size 8. Leave"):
+    with pytest.raises(ConfigurationError, match=r"--batch-size 8. Remove"):
         script_asked([str(script)], task=None, batch_size=8)
-    with pytest.raises(ConfigurationError, match=r"--epochs 0. Leave"):
+    with pytest.raises(ConfigurationError, match=r"--epochs 0. Remove"):
         script_asked([str(script)], epochs=0, mixed=False)
 
 

@@ -40,6 +40,11 @@ _KEPT = (
 )
 _SURE = 3
 """Steps in which they are as many."""
+_SEVERAL = (
+    "a model is called on rows that are alike on every rank, and several times as many as each has "
+    "of its batch: they are taken for points of a fixed number, and count once. If they are some "
+    "for each of the batch's rows, make them with torch, as with torch.zeros(len(batch), 3, ...)"
+)
 _LATE = (
     "a model is called on rows that are alike on every rank, which began after the loop's first "
     "steps: they count once, and in the first such step they counted for each rank. Make such rows "
@@ -55,11 +60,11 @@ _CHANGED = (
 @final
 class UntracedInput:
     """What a call was given. place: where in the script it stands. figure: a digest; another on
-    each rank where it is seen to be of a batch. fits: whether it has as many rows as the share.
-    rows: how many, where they are neither as many nor some times as many. varied: whether its rows
+    each rank where it is seen to be of a batch. fits: whether it has as many rows as the share;
+    several: whether it has several for each. rows: how many, where they are neither as many nor some times as many. varied: whether its rows
     differ. given: its tensors."""
 
-    __slots__ = ("figure", "fits", "given", "place", "rows", "share", "varied")
+    __slots__ = ("figure", "fits", "given", "place", "rows", "several", "share", "varied")
 
     def __init__(
         self, call: TrainingCall, given: list[torch.Tensor], place: CallPlace, figure: float
@@ -68,6 +73,7 @@ class UntracedInput:
         self.fits = place.fits
         first = given[0] if given else None
         count = 0 if call.share is None else call.share.count
+        self.several = bool(count) and any(len(x) > count and not len(x) % count for x in given)
         self.rows = len(first) if first is not None and count and len(first) % count else 0
         self.varied = first is not None and bool((first[:1] != first).any())
 
@@ -168,6 +174,8 @@ class UntracedCalls:
         elif same:
             if before is None and found.place.common in self._late:
                 self._say(_LATE)
+            if before is None and found.several:
+                self._say(_SEVERAL)
             call.share = None
             alike.judge(found.place, found.given, whole=True)
         else:

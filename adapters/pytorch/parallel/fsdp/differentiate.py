@@ -4,7 +4,7 @@ script never sees: so it is a backward pass, whose gradients are handed out."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -13,6 +13,31 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch.private import current_backward
 
 _INSTEAD = "Call loss.backward() and read parameter.grad, or use 'mirrored'."
+
+
+@final
+class AskedGradients(NamedTuple):
+    """What torch.autograd.grad is asked for, by torch's names."""
+
+    grad_outputs: Any = None
+    retain_graph: bool | None = None
+    create_graph: bool = False
+    allow_unused: bool | None = None
+    is_grads_batched: bool = False
+    materialize_grads: bool = False
+
+    def gradient(self, wanted: torch.Tensor) -> torch.Tensor | None:
+        """Return the gradient that a backward pass has left, or what is asked for in its place."""
+        if wanted.grad is not None:
+            return wanted.grad
+        if self.materialize_grads:
+            return torch.zeros_like(wanted)
+        if not self.allow_unused:
+            raise RuntimeError(
+                "A parameter takes no part in the outputs that are differentiated. Received: one "
+                f"of shape {tuple(wanted.shape)}. Pass allow_unused=True to have None for it."
+            )
+        return None
 
 
 @final
@@ -31,20 +56,21 @@ class ShardGradients:
         return any(id(x) in own for x in wanted)
 
     def take(
-        self, outputs: Any, wanted: Sequence[torch.Tensor], given: Any, *,
-        retain_graph: bool | None, differentiable: bool,
-    ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+        self, outputs: Any, wanted: Sequence[torch.Tensor], asked: AskedGradients
+    ) -> tuple[torch.Tensor | None, ...]:
         """Return the global gradient by each, in shards as the parameter is.
 
         Raises:
-            Unsupported: it is to be differentiated in turn, or is a part of an update's, or others
-                than sharded parameters are among those that are wanted.
+            Unsupported: it is to be differentiated in turn, or batched, or is a part of an
+                update's, or others than sharded parameters are among those that are wanted.
+            RuntimeError: as torch's own, one of them takes no part in the outputs.
         """
         trained = [*self._trained()]
         own = {id(parameter) for parameter in trained}
         others = [tuple(x.shape) for x in wanted if id(x) not in own]
         for wrong, what in (
-            (differentiable, "create_graph=True, with parameters that are sharded"),
+            (asked.create_graph, "create_graph=True, with parameters that are sharded"),
+            (asked.is_grads_batched, "is_grads_batched=True, with parameters that are sharded"),
             (self._cut, "accumulate=, with parameters that are sharded"),
             (others, f"sharded parameters beside others, of shape {others[:1]}"),
         ):
@@ -57,8 +83,8 @@ class ShardGradients:
         for parameter in trained:
             parameter.grad = None
         try:
-            torch.autograd.backward(outputs, given, retain_graph)
-            return tuple(x.grad for x in wanted)
+            torch.autograd.backward(outputs, asked.grad_outputs, asked.retain_graph)
+            return tuple(asked.gradient(x) for x in wanted)
         finally:
             for parameter, gradient in zip(trained, held, strict=True):
                 parameter.grad = gradient

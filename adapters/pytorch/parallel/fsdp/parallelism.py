@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
 from typing import Any, NoReturn, final
 
@@ -26,7 +26,7 @@ from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import private
-from dream.adapters.pytorch.parallel.fsdp.differentiate import ShardGradients
+from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     check_all_sharded,
@@ -119,18 +119,16 @@ class FullySharded(Sharding):
         shards = ShardGradients(self._trained, cut=self.training.updates is not None)
 
         @wraps(grad)
-        def kept(
-            outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
-            create_graph: bool = False, *args: Any, **kwargs: Any,
-        ) -> Any:  # fmt: skip
+        def kept(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = AskedGradients(*args, **kwargs)
+            inputs = [*inputs] if isinstance(inputs, Iterator) else inputs
             one = isinstance(inputs, torch.Tensor)
             wanted = [*map(self.parameters.now, [inputs] if one else inputs)]
             if shards.concerns(wanted):
-                keep = {"retain_graph": retain_graph, "differentiable": create_graph}
-                return shards.take(outputs, wanted, grad_outputs, **keep)
-            if create_graph and not self._kept:
+                return shards.take(outputs, wanted, asked)
+            if asked.create_graph and not self._kept:
                 self._keep_gathered(True)
-            return grad(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
+            return grad(outputs, inputs, *args, **kwargs)
 
         return kept
 

@@ -52,7 +52,11 @@ def test_batches_that_are_used_together_are_divided_alike() -> None:
 
 @pytest.mark.parametrize(
     ("shares", "batch_size", "words"),
-    [([3], 8, "for 2 replicas"), ([3, 0], 8, "whole numbers"), ([1, 30], 8, "leave none for rank")],
+    [
+        ([3], 8, "for 2 replicas"),
+        ([3, 0], 8, "whole number of at least 1"),
+        ([1, 30], 8, "leave none for rank"),
+    ],
 )
 def test_shares_that_cannot_be(shares: list[int], batch_size: int, words: str) -> None:
     said = dream.launch(unequal.refused, shares, batch_size, n=2, framework="torch", timeout=300)

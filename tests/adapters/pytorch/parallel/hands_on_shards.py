@@ -113,7 +113,7 @@ def taken(model: nn.Module) -> Acts:
     while True:
         held = [*model.parameters()]
         loss = model(torch.linspace(-1, 1, 15).view(3, 5)).pow(2).mean()
-        for p, gradient in zip(held, torch.autograd.grad(loss, held), strict=True):
+        for p, gradient in zip(held, torch.autograd.grad(loss, iter(held)), strict=True):
             p.grad.add_(gradient)
         yield loss.item()
         yield
