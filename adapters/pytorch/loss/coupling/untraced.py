@@ -61,8 +61,8 @@ _CHANGED = (
 class UntracedInput:
     """What a call was given. place: where in the script it stands. figure: a digest; another on
     each rank where it is seen to be of a batch. fits: whether it has as many rows as the share;
-    several: whether it has several for each. rows: how many, where they are neither as many nor some
-    times as many. varied: whether its rows differ. given: its tensors."""
+    several: whether it has several for each. rows: how many, where neither holds. varied: whether
+    its rows differ. given: its tensors."""
 
     __slots__ = ("figure", "fits", "given", "place", "rows", "several", "share", "varied")
 
