@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import partial
 from types import MethodType
 from typing import Any, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import keras
 from keras import tree
@@ -29,9 +29,10 @@ _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 class StepFigures:
     """The results and figures of one step on a part's share."""
 
-    def __init__(self, engine: Engine, share: BatchShare) -> None:
+    def __init__(self, engine: Engine, share: BatchShare, model: Any) -> None:
         self.engine = engine
         self.share = share
+        self._model = model
         self._results: list[tuple[Any, Any]] = []
 
     def noting(self) -> AbstractContextManager[None]:
@@ -41,12 +42,14 @@ class StepFigures:
     def note(self, metric: Any, result: Any) -> None:
         self._results.append((metric, result))
 
-    def weight_of(self, values: Any, weight: Any, *, tracks: bool) -> Any:
+    def weight_of(self, metric: Any, values: Any, weight: Any, *, tracks: bool) -> Any:
         """Return what a metric's update weighs here. One number for the whole batch counts once on
         one device: here for this part's share. tracks: whether this is Keras's own, of a loss,
         which it weighs by the batch's samples."""
         if not _is_scalar(values):
             return weight
+        if self._model in summed and not tracks:
+            _say_sums(metric.name, strict=self.engine.knobs.strict)
         if weight is None:
             return self.share.fraction
         counts = type(weight) is int and (tracks or weight > 1)
@@ -117,6 +120,8 @@ class StepFigures:
 
 _kinds: WeakKeyDictionary[Any, losses.Kind] = WeakKeyDictionary()
 """Of metrics by functions that give one number for a batch: what that is."""
+summed: WeakSet[Any] = WeakSet()
+"""Models whose own steps have gradients that are sums over samples."""
 _noting: ContextVar[StepFigures | None] = ContextVar("dream.keras_figures", default=None)
 
 
@@ -159,7 +164,7 @@ def _update_state(
 ) -> None:
     figures = _noting.get()
     if figures is not None:
-        sample_weight = figures.weight_of(values, sample_weight, tracks=tracks)
+        sample_weight = figures.weight_of(self, values, sample_weight, tracks=tracks)
     type(self).update_state(self, values, sample_weight=sample_weight)
 
 
@@ -171,6 +176,18 @@ def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any 
     if figures is not None and weight is None and _is_scalar(value):
         value, weight = figures.of_function(self, value, (None, y_true, y_pred))
     keras.metrics.Mean.update_state(self, value, sample_weight=weight)
+
+
+def _say_sums(name: str, *, strict: bool) -> None:
+    said = (
+        f"A step whose loss is a sum over samples gives the metric {name!r} one number a batch, "
+        "and replicas average those of their shares. Where that number is a sum too, such as the "
+        "loss, the logged one is smaller by the number of replicas. Divide it by the batch's "
+        "samples, or give the metric a value for each"
+    )
+    if strict:
+        raise Unsupported(f"{said}.")
+    once(said)
 
 
 def _say_unknown(name: str, *, strict: bool) -> None:

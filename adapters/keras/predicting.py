@@ -27,13 +27,13 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
     """
     engine, x = state.engine, given["x"]
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
-    couples = x is not None and not hasattr(x, "__next__") and coupling.answers(model, engine, x)
-    if engine.pooled and couples:
-        coupling.say_coupled(model, engine)
-    if engine.pooled or x is None or hasattr(x, "__next__") or given["steps"] is not None:
+    if x is None or hasattr(x, "__next__") or given["steps"] is not None:
         return type(model).predict(model, **given)
     source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
-    if couples or not isinstance(source, Arrays) or not model.built:
+    couples = isinstance(source, Arrays) and coupling.answers(model, engine, x)
+    if engine.pooled and couples:
+        coupling.say_coupled(model, engine)
+    if engine.pooled or couples or not isinstance(source, Arrays) or not model.built:
         return type(model).predict(model, **given)
     if state.looks.due():
         alike.compare_arrays(source, engine)

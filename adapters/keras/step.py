@@ -113,7 +113,7 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
-        self._figures = figures.StepFigures(engine, share)
+        self._figures = figures.StepFigures(engine, share, model)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):

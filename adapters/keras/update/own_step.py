@@ -16,14 +16,12 @@ from keras import ops
 from dream._errors import Unsupported
 from dream.adapters.keras import consistency, losses, optimizer, private
 from dream.adapters.keras.engine import Array, BatchShare, Engine
-from dream.adapters.keras.figures import StepFigures
+from dream.adapters.keras.figures import StepFigures, summed
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
 
 _trained: WeakSet[Any] = WeakSet()
 _evaluated: WeakSet[Any] = WeakSet()
-_summed: WeakSet[Any] = WeakSet()
-"""Models whose own steps have gradients that are sums over samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
 def weight(model: Any, engine: Engine, share: BatchShare) -> Any:
     """Return what a share's gradients count for in a step of the user's own: that of an equal part
     of a mean is 1."""
-    if model not in _summed:
+    if model not in summed:
         return share.fraction * engine.parts
     return engine.parts * ops.cast(ops.convert_to_tensor(share.fraction) > 0, "float32")
 
@@ -70,7 +68,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
     gradients = [each.gradients for each in found or []]
     parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, model, p)), None)
     if tells and parts is _SUMS:
-        _summed.add(model)
+        summed.add(model)
     if tells and not (parts and _adds_up_at_extremes(model, engine, batch, parts)):
         tried = (
             "no mean of its parts', nor a sum"
@@ -275,7 +273,7 @@ def _of_rows(
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
-    figures = StepFigures(engine, BatchShare(1.0, 1.0))
+    figures = StepFigures(engine, BatchShare(1.0, 1.0), model)
     with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         for variable in [] if start is None else consistency.metric_states(model):
             variable.assign(ops.full_like(variable.value, start))

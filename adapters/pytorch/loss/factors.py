@@ -69,6 +69,7 @@ class Factors:
         self._first = self.asks = True
         self._divided: tuple[str, ...] = ()
         self._unlike: set[tuple[str, ...]] = set()
+        self._empty = False
 
     def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
@@ -90,6 +91,8 @@ class Factors:
                 agreed.verdicts = [verdict.once_unlike() for verdict in agreed.verdicts]
         if divided:
             self._divided = key
+            shares = [each.share for each in divided if each.share is not None]
+            self._empty = any(share.total < share.parts for share in shares)
         overtaken = False
         for term, verdict in zip(divided, agreed.verdicts, strict=True):
             overtaken |= _judge(term, verdict)
@@ -104,9 +107,10 @@ class Factors:
     def look_again(self, *, some: bool) -> bool:
         """On every rank: some rank's divisor is not what was found. At the next backward the ranks
         compare theirs again, unless they have done so too often; return whether they do. some: not
-        every rank's, so that it is no constant which changes: be it alike again, it is a count."""
+        every rank's, so that it is no constant which changes: be it alike again, it is a count. (A
+        rank without samples does not tell.)"""
         self._again += 1
-        if some and self._divided == ("divided",):
+        if some and not self._empty and self._divided == ("divided",):
             self._unlike.add(self._divided)
         if self._again <= _AGAIN:
             self._agreed.clear()
