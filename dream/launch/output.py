@@ -217,7 +217,7 @@ class _Log:
         except OSError as error:
             raise ConfigurationError(
                 f"The log cannot be written. Received: --log-dir {folder} ({path}: "
-                f"{error.strerror}). Name a writable folder, or remove it."
+                f"{error.strerror}). Name a writable folder, or remove --log-dir."
             ) from error
         self._told = False
 

@@ -107,7 +107,7 @@ def _tell_one(entry: tuple[str, tuple[int, ...], str] | None) -> str:
 def _tell(states_travel: bool) -> None:
     also = "" if states_travel else "; the optimizers' states stay each rank's own"
     logger.info(
-        "two frameworks, one model: every rank takes rank 0's weights now, and again at the "
-        "intervals of resync=%s",
+        "two frameworks, one model: every rank takes rank 0's weights now, and again as resync= "
+        "says%s",
         also,
     )
