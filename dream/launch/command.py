@@ -57,8 +57,8 @@ def main(argv: Sequence[str]) -> int:
     wanted = _job(given)
     if wanted.strategy and not imports_dream(["", *wanted.command]):
         SCREEN.say(
-            f"{given.target} does not import dream, nor do the modules beside it. The script opens no "
-            f"strategy, so --strategy {wanted.strategy} has no effect and each rank runs the whole "
+            f"{given.target} does not import dream, nor do the modules beside it. The script opens "
+            f"no strategy, so --strategy {wanted.strategy} has no effect and each rank runs the whole "
             "script on its own. Put the training in `with dream.strategy():`."
         )
     return run_command(wanted)
