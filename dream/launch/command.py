@@ -58,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
     if wanted.strategy and not imports_dream(["", *wanted.command]):
         SCREEN.say(
             f"{given.target} does not import dream, nor do the modules beside it. The script opens "
-            f"no strategy, so --strategy {wanted.strategy} has no effect and each rank runs the whole "
-            "script on its own. Put the training in `with dream.strategy():`."
+            f"no strategy, so --strategy {wanted.strategy} has no effect and each rank runs the "
+            "whole script on its own. Put the training in `with dream.strategy():`."
         )
     return run_command(wanted)
 
