@@ -118,14 +118,18 @@ def one_number_that_is_a_sum(block: Block) -> Figures:
 
 
 def right_ones(y_true: Any, y_pred: Any) -> Any:
-    """A count, whose dtype has no fractions."""
-    return ops.sum(ops.cast(ops.equal(ops.argmax(y_pred, -1), ops.cast(y_true, "int32")), "int32"))
+    """A count, whose dtype has no fractions, of labels that made-up fractions never equal."""
+    return ops.sum(
+        ops.cast(ops.equal(ops.cast(ops.argmax(y_pred, -1), "float32"), y_true), "int32")
+    )
 
 
 @case
 def metrics_of_one_number(block: Block) -> Figures:
+    x, y = arrays()
     with block:
-        return counted(compiled(net(), metrics=[mean_number, summed_number, right_ones]))
+        model = compiled(net(), metrics=[mean_number, summed_number, right_ones])
+        return counted(model, x, y.astype("float32"))
 
 
 class OwnLoss(keras.losses.Loss):
