@@ -80,11 +80,13 @@ class UntracedInput:
 
 @final
 class UntracedCalls:
-    """Those of one strategy's loops. strange: places of calls that nobody has compared."""
+    """Those of one strategy's loops. strange: places of calls that nobody has compared. off: none
+    is compared, where an update may be begun again on some ranks and not on others."""
 
     def __init__(self, among: Communicator, lineage: Lineage) -> None:
         self._among, self._lineage = among.unchecked(), lineage
         self.strange: set[object] = set()
+        self.off = False
         self._late: set[object] = set()
         self._many: dict[object, tuple[float, int]] = {}
         self._said: set[str] = set()
@@ -100,7 +102,7 @@ class UntracedCalls:
         """A model is called after the first steps. Returns whether that is on rows of a number that
         no share has, where nobody has compared."""
         leaves = [x for x in args if isinstance(x, torch.Tensor)]
-        if share.parts == 1 or share.micros > 1 or not share.count or not leaves:
+        if self.off or share.parts == 1 or share.micros > 1 or not share.count or not leaves:
             return False
         for x in leaves:
             if x.is_nested or share.count in x.shape[:2]:
@@ -116,7 +118,7 @@ class UntracedCalls:
         """A model is called in a loop's first steps. meets: whether all ranks meet in the forward
         pass anyway, so that they may compare before it; else sizes tell until backward."""
         alike, share = self._lineage.alike, call.share
-        if alike is None or self._among.world_size == 1:
+        if alike is None or self.off or self._among.world_size == 1:
             return
         if share is not None and (share.parts == 1 or share.micros > 1):
             return

@@ -182,6 +182,7 @@ class Averaging(Synchronous):
             strict=self.knobs.strict or self.knobs.fits,
             lent=self._lent,
         )
+        self._backward.reader.untraced.off = self.knobs.fits
         hook: GradientHook | None = None
         riders = None
         if self.wire is not None:

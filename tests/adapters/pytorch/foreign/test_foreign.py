@@ -38,7 +38,7 @@ def test_a_script_ends_as_without_dream(script: str, ranks: int) -> None:
     ("fault", "said"),
     [
         ("wrong_group", "ConfigurationError: This job's process group already exists"),
-        ("uneven_by_hand", "Unsupported: DistributedDataParallel leaves the work to dream"),
+        ("uneven_by_hand", "Unsupported: In the block DistributedDataParallel leaves the work"),
         ("sharded_by_hand", "Unsupported: FullyShardedDataParallel distributes training"),
         ("part_of_a_world", "Unsupported: This loader divides the data among the ranks"),
         ("wrapped_before_the_block", "Unsupported: A wrapper that reduces gradients was put"),
