@@ -109,7 +109,7 @@ ROWS: list[Row] = [
     Row("from_scratch"),
     Row(
         "functional_call",
-        expect="computed parameters",
+        expect="training call uses computed parameters",
         but={"sharded": "meets an ordinary tensor"},
         reason="whose parameters they are cannot be seen in the call, and the error says so",
     ),
