@@ -57,5 +57,5 @@ def test_what_it_does_not_take_is_refused() -> None:
     example = load()
     with pytest.raises(dream.DreamError, match="clip_norm"):
         dream.strategy("averaged", framework="torch", clip_norm=1.0)
-    with pytest.raises(dream.ConfigurationError, match="taken"):
+    with pytest.raises(dream.ConfigurationError, match="belongs to a built-in strategy"):
         example.register("torch", dream.strategies.spec.find("mirrored"), example.Averaged)
