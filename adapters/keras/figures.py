@@ -16,12 +16,23 @@ from weakref import WeakKeyDictionary, WeakSet
 import keras
 from keras import tree
 
-from dream._errors import Unsupported
 from dream._patches import value_set
 from dream.adapters.keras import losses, private
 from dream.adapters.keras.engine import BatchShare, Engine
-from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.update import trial
 
+_SUMS = (
+    "A step whose loss is a sum over samples updates a metric by one number for a batch, and "
+    "replicas average those of their shares. Received: {!r}. Where that number is a sum too, such "
+    "as the loss, the logged one is smaller by the number of replicas: divide it by the batch's "
+    "samples, or give the metric a value for each"
+)
+_NEITHER = (
+    "The metric {!r} gives one number for a batch, and replicas average those of their shares. "
+    "Received: one that is neither the mean nor the sum of what it gives for the batch's parts, as "
+    "a root, a ratio or a norm. Return a value for each sample, or keep sums in a "
+    "keras.metrics.Metric"
+)
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
 
@@ -49,7 +60,7 @@ class StepFigures:
         if not _is_scalar(values):
             return weight
         if self._model in summed and not tracks:
-            _say_sums(metric.name, strict=self.engine.knobs.strict)
+            trial.say(_SUMS.format(metric.name), self.engine)
         if weight is None:
             return self.share.fraction
         counts = type(weight) is int and (tracks or weight > 1)
@@ -65,7 +76,7 @@ class StepFigures:
                 (kind,) = losses.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
             _kinds[metric] = kind
             if kind == "unknown":
-                _say_unknown(metric.name, strict=self.engine.knobs.strict)
+                trial.say(_NEITHER.format(metric.name), self.engine)
         fraction = self.share.fraction
         if _kinds[metric] == "sum":
             value = keras.ops.cast(value, metric.dtype)  # it may be a count
@@ -176,30 +187,6 @@ def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any 
     if figures is not None and weight is None and _is_scalar(value):
         value, weight = figures.of_function(self, value, (None, y_true, y_pred))
     keras.metrics.Mean.update_state(self, value, sample_weight=weight)
-
-
-def _say_sums(name: str, *, strict: bool) -> None:
-    said = (
-        f"A step whose loss is a sum over samples gives the metric {name!r} one number a batch, "
-        "and replicas average those of their shares. Where that number is a sum too, such as the "
-        "loss, the logged one is smaller by the number of replicas. Divide it by the batch's "
-        "samples, or give the metric a value for each"
-    )
-    if strict:
-        raise Unsupported(f"{said}.")
-    once(said)
-
-
-def _say_unknown(name: str, *, strict: bool) -> None:
-    said = (
-        f"The metric {name!r} gives one number for a batch, and replicas average those of their "
-        "shares. Received: one that is neither the mean nor the sum of what it gives for the "
-        "batch's parts, as a root, a ratio or a norm. Return a value for each sample, or keep sums "
-        "in a keras.metrics.Metric"
-    )
-    if strict:
-        raise Unsupported(f"{said}.")
-    once(said)
 
 
 _track = partial(_update_state, tracks=True)

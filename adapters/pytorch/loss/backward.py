@@ -94,14 +94,14 @@ class WeighedBackward:
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: as it seems, before the call's own."""
-        call = TrainingCall.of(bearer, share, args, kwargs)
+        call, given = TrainingCall.of(bearer, share, args, kwargs), (*args, *kwargs.values())
         if not self.reader.settled:
             call.keeps = True
             self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
             self.lineage.called(call, (args, kwargs))
-        elif share is not None and self.reader.untraced.glance(share, args):
+        elif share is not None and self.reader.untraced.glance(share, given):
             self._recipes.clear()
-        self.row_leaves.note(call.share, args if not kwargs else (*args, *kwargs.values()))
+        self.row_leaves.note(call.share, given)
         if bearer not in self._calls or not bearer.waits:
             self._calls[bearer] = deque(maxlen=_CALLS)
         self._calls[bearer].append(call)

@@ -142,6 +142,18 @@ class ByMean(OwnStep):
         return logs
 
 
+class Tracks(OwnStep):
+    """Tells its loss by a metric."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def train_step(self, batch: Any) -> Any:
+        self.tracker.update_state(super().train_step(batch)["own"])
+        return {"tracked": self.tracker.result()}
+
+
 class Remembers(keras.losses.Loss):  # type: ignore[misc]
     """Divides by the running size of its errors, or, if asked, by a count of its calls."""
 
@@ -251,6 +263,8 @@ def said_of_all(devices: int) -> dict[str, str]:
         for name, figures in FIGURES.items():
             found[name] = _said_of(_telling(figures))
             found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
+        for name in ("sum", "mean"):
+            found[f"{name}, tracked"] = _said_of(own(OWN[name], Tracks))
         found["rate"] = _refused(own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))

@@ -8,6 +8,7 @@ from keras_launching import CELLS, Cell, call
 pytestmark = pytest.mark.slow
 SAID = {
     "sum": "Received: own, which is no mean",
+    "sum, tracked": "A step whose loss is a sum over samples updates a metric by one number",
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
@@ -38,6 +39,7 @@ QUIET = (
     "state True",
     "metric True",
     "mean_error",
+    "mean, tracked",
     "attends",
 )
 

@@ -12,6 +12,8 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
 
+_LARGE = 1 << 22
+"""Elements of a batch whose rows are not looked into."""
 _JOINS = {"stack", "cat", "concat", "concatenate", "vstack", "hstack"}
 _CHOOSES = {"lt", "le", "gt", "ge", "where"}
 _WRITES = {"__setitem__", "index_copy_", "index_put_", "index_add_", "index_fill_", "scatter_",
@@ -51,6 +53,29 @@ class Alive:
 
 
 @final
+class HandedRows:
+    """What is in the rows of batches, as loaders hand them out."""
+
+    def __init__(self) -> None:
+        self._earlier: set[int] = set()
+        self._now: set[int] = set()
+        self._batches: set[tuple[int, ...]] = set()
+
+    def begin(self, tensors: list[torch.Tensor]) -> None:
+        self._earlier |= self._now
+        each = [_contents(x) for x in tensors if x.is_floating_point()]
+        self._batches.update(each)
+        self._now = {row for rows in each for row in rows}
+
+    def come_again(self, x: torch.Tensor) -> bool:
+        """Whether several rows are of earlier batches: not where they are one of those whole, which
+        is each rank's share of what one device has."""
+        rows = _contents(x)
+        again = [row for row in rows if row in self._earlier and row not in self._now]
+        return len(again) > 1 and rows not in self._batches
+
+
+@final
 class KeptRows:
     """What is made of the rows of the batch that is trained on, and of those before it."""
 
@@ -58,10 +83,12 @@ class KeptRows:
         self._made, self._new, self._earlier = Alive(), Alive(), Alive()
         self._told: set[str] = set()
         self._count = 0
+        self.handed = HandedRows()
 
     def begin(self, tensors: list[torch.Tensor], count: int) -> None:
         """A batch is handed out. count: of this rank's rows."""
         self._count = count
+        self.handed.begin(tensors)
         for x in tensors:
             self._made.add(x)
 
@@ -124,3 +151,11 @@ class KeptRows:
 def _wraps(x: torch.Tensor) -> bool:
     """Whether it is of others, as a DTensor, and has no memory of its own."""
     return hasattr(type(x), "__tensor_flatten__")
+
+
+def _contents(x: torch.Tensor) -> tuple[int, ...]:
+    """Return a number for what is in each row; none of what is large, or of one number a row."""
+    if x.dim() < 2 or x.numel() > _LARGE or x.layout != torch.strided or _wraps(x):
+        return ()
+    rows = x.detach().to(device="cpu", dtype=torch.float64).reshape(len(x), -1).numpy()
+    return tuple(hash(row.tobytes()) for row in rows)

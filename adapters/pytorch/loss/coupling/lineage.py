@@ -90,7 +90,7 @@ class Lineage(TorchFunctionMode):
         self._calls = self._passes = 0
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
-        self._kept = KeptRows()
+        self.kept = KeptRows()
         self._numbers: set[tuple[str, float]] = set()
 
     def begin(self, batch: object, share: Share) -> None:
@@ -105,7 +105,7 @@ class Lineage(TorchFunctionMode):
             self.end()
         self._rows = rows = Rows.of(share)
         self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
-        self._kept.begin(tensors_of(batch), share.count)
+        self.kept.begin(tensors_of(batch), share.count)
         for x in tensors_of(batch):
             place = place_of(x, rows) if share.count >= _FEWEST else None
             if place is not None:
@@ -148,7 +148,7 @@ class Lineage(TorchFunctionMode):
         """Forget what there is."""
         self._follows = self._looked = self._awake = self.sees_all = False
         self._calls, self._inside = 0, None
-        self._kept.end()
+        self.kept.end()
         self._numbers.clear()
         self._origins.clear()
         self._inputs.clear()
@@ -173,7 +173,7 @@ class Lineage(TorchFunctionMode):
 
     def is_of_batch(self, x: torch.Tensor) -> bool:
         """Whether a batch's rows are seen to have come into it."""
-        return self._origin(x) is not None or self._kept.knows(x)
+        return self._origin(x) is not None or self.kept.knows(x)
 
     def is_rows(self, x: torch.Tensor) -> bool:
         """Whether this is, be it seen anew, what was made of a batch row by row."""
@@ -210,15 +210,15 @@ class Lineage(TorchFunctionMode):
         if name in LEFT_OUT or (name != "detach" and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
-        of_rows = bool(origins) or self._kept.has(leaves)
+        of_rows = bool(origins) or self.kept.has(leaves)
         if of_rows and not inside and leaves and self._origin(leaves[0]) is None:
-            self._kept.tell_written(name, leaves[0])
+            self.kept.tell_written(name, leaves[0])
         if not origins:
             made = func(*args, **given)
             if not of_rows:
                 note_number(made)
                 self._note_alike(name, leaves, made, args)
-            for x, own in self._kept.note(name, made, leaves, of_rows=of_rows):
+            for x, own in self.kept.note(name, made, leaves, of_rows=of_rows):
                 self._put(x, MixedRows(name, own.detach().clone()))
             return made
         self.sees_all &= name not in LEAVE
@@ -231,7 +231,7 @@ class Lineage(TorchFunctionMode):
         if not inside:
             self._note_numbers(name, args, given, leaves)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
-        for x, own in self._kept.note(name, made, leaves, of_rows=True):
+        for x, own in self.kept.note(name, made, leaves, of_rows=True):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
@@ -256,9 +256,9 @@ class Lineage(TorchFunctionMode):
                 self._put(x, MixedRows(name, x.detach()))
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
-        floored = name.startswith("clamp") and self._kept.has(leaves)  # as dream watches it
-        self._kept.note(name, made, leaves, of_rows=floored)
-        if not self._kept.has(leaves) and all(self._origin(x) is None for x in leaves):
+        floored = name.startswith("clamp") and self.kept.has(leaves)  # as dream watches it
+        self.kept.note(name, made, leaves, of_rows=floored)
+        if not self.kept.has(leaves) and all(self._origin(x) is None for x in leaves):
             self._note_alike(name, leaves, made, args)
         return made
 

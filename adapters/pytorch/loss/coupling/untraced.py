@@ -38,6 +38,11 @@ _KEPT = (
     "device. Keep the rows of all ranks, by strategy.communicator.all_gather, or make such rows of "
     "what every rank has"
 )
+_REPLAYED = (
+    "a model is called on rows of earlier batches that NumPy or lists have kept: each rank keeps "
+    "its own rows alone, and takes from these, so they are not those of one device. Keep the rows "
+    "of all ranks, by strategy.communicator.all_gather"
+)
 _SURE = 3
 """Steps in which they are as many."""
 _SEVERAL = (
@@ -183,6 +188,8 @@ class UntracedCalls:
         else:
             if before:
                 self._say(_CHANGED)
+            if found.given and self._lineage.kept.handed.come_again(found.given[0]):
+                self._say(_REPLAYED)
             alike.judge(found.place, (), whole=False)
 
     def _count_as_many(self, place: object, many: float) -> None:
