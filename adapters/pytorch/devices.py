@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -79,6 +81,18 @@ def beside(
 
     found: tuple[Any, ...] = tree_map(moved, batch)
     return found
+
+
+_WORTH = 1 << 30
+"""Bytes of a GPU for which it is worth a look at all objects, of some 0.1 s."""
+
+
+def make_room(parameters: Iterator[torch.Tensor]) -> None:
+    """Have earlier models leave a GPU before another is trained there. A distributed model refers
+    to itself, and Python collects by the number of objects, not by what they hold on a GPU."""
+    held = next((p.device for p in parameters if p.is_cuda), None)
+    if held is not None and torch.cuda.memory_allocated(held) > _WORTH:
+        gc.collect()
 
 
 def is_away(x: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.devices import make_room
 from dream.adapters.pytorch.errors import share_of_one
 from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
@@ -102,6 +103,7 @@ class ModuleRegistry:
                 before.release()
                 self.roots.discard(before)
         self.generation += 1
+        make_room(module.parameters())
         root = self._make(module, self, hook.inner if isinstance(hook, CallHook) else None)
         self.roots.add(root)
         set_hook(module, root)

@@ -183,7 +183,7 @@ def _adds_up_at_extremes(
     except Exception:
         return True
     known = all(np.isfinite(array).all() for arrays in found for array in arrays)
-    return not known or _add_up(found, model, parts)
+    return not known or _add_up(found, model, parts, _AT_EXTREMES)
 
 
 def _stretched(batch: Any) -> Any:
@@ -248,17 +248,23 @@ def _found(
 _MEANS = trial.CUT / losses.ROWS, 1 - trial.CUT / losses.ROWS
 _SUMS = 1.0, 1.0
 """What two parts' values count for in the whole's."""
+_AT_EXTREMES = 50.0
+"""How much farther apart gradients may be at numbers of some thousands: the sum before a tanh may
+come to be near 0, and what is left of it hangs on the order in which a processor adds (2e-3)."""
 
 
 def _add_up(
-    found: Sequence[Sequence[Array]], model: Any, parts: tuple[float, float] = _MEANS
+    found: Sequence[Sequence[Array]],
+    model: Any,
+    parts: tuple[float, float] = _MEANS,
+    times: float = 1.0,
 ) -> bool:
     """Whether the whole's values are what the parts' add up to."""
     whole, first, second, *_ = found
     if not len(whole) == len(first) == len(second):
         return False
     both = [parts[0] * a + parts[1] * b for a, b in zip(first, second, strict=True)]
-    return trial.are_close(whole, both, model)
+    return trial.are_close(whole, both, model, times)
 
 
 def _of_rows(

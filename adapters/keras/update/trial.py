@@ -53,10 +53,13 @@ def is_close(a: Array, b: Array, model: Any) -> bool:
     return are_close([a], [b], model)
 
 
-def are_close(found: Sequence[Array], others: Sequence[Array], model: Any) -> bool:
+def are_close(
+    found: Sequence[Array], others: Sequence[Array], model: Any, times: float = 1.0
+) -> bool:
     """Whether values of one batch are those of another, pair by pair. What is 0 but for rounding,
-    as the gradient of a key's bias in attention is, is rounded as the largest beside it are."""
-    close = _CLOSE.get(str(model.compute_dtype), 1e-3)
+    as the gradient of a key's bias in attention is, is rounded as the largest beside it are.
+    times: how much farther apart they may be than in an ordinary batch."""
+    close = times * _CLOSE.get(str(model.compute_dtype), 1e-3)
     sizes = [float(np.linalg.norm(a)) for a in found]
     spare = 1e-6 * max([1.0, *sizes])
     return all(

@@ -119,3 +119,10 @@ def test_a_keras_model_draws_from_the_gpus_generator() -> None:
 @pytest.mark.parametrize("by_step", [True, False])
 def test_a_step_never_waits_for_the_gpu(by_step: bool) -> None:
     assert launched(torch_gpu.waits, by_step, ranks=1) == [[]]
+
+
+@on_a_gpu
+def test_models_of_before_leave_a_gpu() -> None:
+    """One may stay, which the script names until it has made the next."""
+    (more,) = launched(torch_gpu.held_by_folds, ranks=1)
+    assert more < 2.1

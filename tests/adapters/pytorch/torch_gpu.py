@@ -153,13 +153,24 @@ def overflows() -> bool:
     w = torch.rand(4) + 0.5
     with away(), dream.strategy("mirrored", reduction="gloo"):
         model = net(norm=False)
-        size = nn.ParameterDict({"log": nn.Parameter(torch.zeros(()))})
+        size = nn.ParameterDict({"log": nn.Parameter(torch.zeros((), device=DEVICE))})
         both = nn.ModuleDict({"net": model, "size": size})
         both.forward = lambda x: (overflowing(model(x)), size["log"])  # type: ignore[method-assign]
         for x, y in DataLoader(TensorDataset(torch.randn(8, 6), torch.arange(8) % 4), batch_size=8):
-            out, log = both(x)
-            (torch.exp(log) * F.cross_entropy(out, y, weight=w)).backward()
+            out, log = both(x.to(DEVICE))
+            (torch.exp(log) * F.cross_entropy(out, y.to(DEVICE), weight=w.to(DEVICE))).backward()
     return all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+def held_by_folds() -> float:
+    """What a GPU holds in the last of four blocks, by what it holds in the first."""
+    held = []
+    for _ in range(4):
+        with dream.strategy("single", framework="torch", recompute=True):
+            model = nn.Sequential(*(nn.Linear(6000, 6000) for _ in range(4))).cuda()
+            model(torch.randn(8, 6000).cuda()).sum().backward()
+            held.append(torch.cuda.memory_allocated())
+    return held[-1] / held[0]
 
 
 def alone() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import nn
 import dream
 
 pytestmark = pytest.mark.slow
+of_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is so without a GPU")
 SAID = re.compile(r"recompute: (\d+ of \d+ \w+, )+activations .+ to .+, about \d+% more time")
 
 
@@ -38,7 +39,10 @@ def test_numbers_are_those_of_keeping_all(budget: float) -> None:
     ],
 )
 def test_ranks_choose_alike(strategy: str, options: dict[str, Any], kinds: list[str]) -> None:
-    ranks = dream.launch(compared, strategy, kinds, options, n=2, framework="torch", timeout=300)
+    ranks = dream.launch(
+        compared, strategy, kinds, options, n=2, framework="torch", timeout=300,
+        env={"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
     for index in range(len(kinds)):
         (off, lines), (other, others) = (rank[index] for rank in ranks)
         assert off == other == 0.0
@@ -46,6 +50,7 @@ def test_ranks_choose_alike(strategy: str, options: dict[str, Any], kinds: list[
         assert SAID.fullmatch(lines[0])
 
 
+@of_the_cpu
 def test_copies_in_one_process() -> None:
     ((off, lines),) = compared("data_parallel", ["Transformer"], {"devices": 2})
     assert off == 0.0
@@ -90,6 +95,7 @@ def test_a_tensor_written_into_before_backward_is_an_error_as_in_torch() -> None
             output.sum().backward()
 
 
+@of_the_cpu
 @pytest.mark.parametrize(
     ("strategy", "options", "message"),
     [
