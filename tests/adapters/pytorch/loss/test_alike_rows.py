@@ -275,7 +275,8 @@ def rows_of_before(whole: bool) -> float:
         return loss
 
     with dream.strategy("mirrored"):
-        return learned(step, drops=True, samples=48)
+        # of the last batch, one rank has no row; the batch before has as many as this one
+        return learned(step, drops=True, samples=48 if whole else 49)
 
 
 @pytest.mark.parametrize("whole", [False, True])
