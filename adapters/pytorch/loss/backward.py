@@ -99,6 +99,8 @@ class WeighedBackward:
             call.keeps = True
             self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
             self.lineage.called(call, (args, kwargs))
+        elif self.lineage.entered:
+            self.lineage.rest()  # batches that were read before: no loader hands out the next
         elif share is not None and self.reader.untraced.glance(share, given):
             self._recipes.clear()
         self.row_leaves.note(call.share, given)
@@ -329,8 +331,7 @@ class WeighedBackward:
         cut = self._updates is not None
         reading = self.reader.read(roots, armed, lambda all_: not any(map(begun, all_)), cut=cut)
         if len(armed) == 1 and len(roots) == 1 and not cut:
-            name = roots[0].grad_fn.name()
-            self._recipes[name] = Recipe.of(reading, roots[0], armed[0])
+            self._recipes[roots[0].grad_fn.name()] = Recipe.of(reading, roots[0], armed[0])
         return reading
 
     def _message(
@@ -340,8 +341,7 @@ class WeighedBackward:
         sent = weighed.sent if weighed.late else 0.0
         parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
         stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
-        numbers = (value, sent, parts, reading.told, stamp, stamp * stamp)
-        return message_of(numbers, like)
+        return message_of((value, sent, parts, reading.told, stamp, stamp * stamp), like)
 
     def hear_late(self) -> None:
         """Be told what the ranks told each other in the backward pass before, if it has not been

@@ -82,7 +82,7 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self._wanted = wanted
         self.alike: WholeRows | None = None
-        self._entered = self._follows = self._awake = self.outside = self._passing = False
+        self.entered = self._follows = self._awake = self.outside = self._passing = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
@@ -126,8 +126,8 @@ class Lineage(TorchFunctionMode):
             self._enter()
 
     def _enter(self) -> None:
-        if not self._entered:
-            self._entered = True
+        if not self.entered:
+            self.entered = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def called(self, call: TrainingCall, args: Iterable[object]) -> None:
@@ -157,8 +157,8 @@ class Lineage(TorchFunctionMode):
     def rest(self) -> None:
         """Be out of the way. Where a mode of the script's lies above this one, it is so later."""
         self.end()
-        if self._entered and private.innermost_mode() is self:
-            self._entered = False
+        if self.entered and private.innermost_mode() is self:
+            self.entered = False
             self.__exit__(None, None, None)
 
     def ended(self) -> None:
