@@ -32,6 +32,10 @@ TRAITS: Mapping[str, str] = {
     "torch.nn.modules.module.Module": f"{_TORCH}.verify:traits",
 }
 """Reads a model's traits, by the model's base class, the first that fits."""
+NUDGE: Mapping[str, str] = {
+    kind: where.replace(":traits", ":nudge") for kind, where in TRAITS.items()
+}
+"""Changes a model's parameters by a rounding, likewise."""
 SKETCHERS: Mapping[str, str] = {
     "torch": f"{_TORCH}.planning.sketching:make_sketcher",
     "keras": f"{_TENSORFLOW}.planning.sketching:make_sketcher",

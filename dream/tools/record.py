@@ -29,11 +29,12 @@ NO_BLOCK = (
     '`with dream.strategy("mirrored"):`.'
 )
 _OBSERVER = "dream.tools.recorder:begin"
-Change = Literal["no dropout", "fixed statistics", "alike", "reordered", "plain"]
+Change = Literal["no dropout", "fixed statistics", "alike", "reordered", "nudged", "plain"]
 
 """no dropout: none is dropped. fixed statistics: BatchNorm normalises by its running statistics.
 alike: all ranks draw the same random numbers. reordered: the model works on the parts of a batch at
-once, one part's samples behind the other's. plain: the block does nothing."""
+once, one part's samples behind the other's. nudged: a model's parameters begin one rounding away.
+plain: the block does nothing."""
 
 
 @dataclass(frozen=True, slots=True)

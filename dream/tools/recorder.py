@@ -151,8 +151,8 @@ class Recorder(Observer):
             self.step(loss, record.samples(batch), local=False)
             return loss
 
-        kind = next((name for name in frameworks.TRAITS if record.is_of(model, name)), None)
-        if kind is not None:
+        kind = _kind_of(model)
+        if kind:
             self.saw_model(model, registry.load(frameworks.TRAITS[kind]))
         return call
 
@@ -160,6 +160,8 @@ class Recorder(Observer):
         """A model is trained. traits: tells what it is like, at the end."""
         if self._adapter is not None and all(model is not known for known, _, _ in self._models):
             self._models.append((model, lambda: traits(model), self._adapter))
+            if "nudged" in self.request.changes:
+                registry.load(frameworks.NUDGE[_kind_of(model)])(model)
 
     def saw_dataset(self, samples: int) -> None:
         self._datasets.append(samples)
@@ -212,6 +214,11 @@ class Recorder(Observer):
             staleness=who.staleness().to_json() if isinstance(who, Asynchronous) else None,
             **self._said,
         )
+
+
+def _kind_of(model: Any) -> str:
+    """Return the name of its base class; empty where it is no framework's model."""
+    return next((name for name in frameworks.TRAITS if record.is_of(model, name)), "")
 
 
 def _reduction(adapter: Adapter | None) -> str:

@@ -10,12 +10,14 @@ from inspect import signature
 from typing import Any, final
 
 import keras
+import numpy as np
 
 from dream.adapters.keras import callbacks, consistency, private
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.private import tree
 from dream.tools.record import RecordRequest, Traits
 from dream.tools.recorder import Recorder
+from dream.tools.verify.judge import ROUNDING
 
 _TORCH = "_torch_params."
 """Keras on torch keeps a model's variables under this name, and those of its parts once more."""
@@ -36,6 +38,15 @@ def traits(model: Any) -> Traits:
         statistics=consistency.local_statistics(model),
         named=named,
     )
+
+
+def nudge(model: Any) -> None:
+    """Change each number of its weights that are trained by a rounding, up or down."""
+    draw = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        value = keras.ops.convert_to_numpy(variable)
+        up = draw.choice((-1, 1), value.shape)
+        variable.assign(value * (1 + up * ROUNDING[str(value.dtype)]).astype(value.dtype))
 
 
 _NOISY = (keras.layers.GaussianNoise, keras.layers.GaussianDropout, keras.layers.AlphaDropout)

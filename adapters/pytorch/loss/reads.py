@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from types import CodeType, FrameType
 from typing import Any, final
@@ -61,7 +61,7 @@ class ReadNumbers:
             if not (self._said or (keeps and x.dim()) or _trained(x)) and self._reads_shares():
                 caller = sys._getframe(1)
                 own = not _of_library(caller) and (
-                    not hasattr(x, "_dream_global") or any(map(_weighs, _codes(caller)))
+                    not hasattr(x, "_dream_global") or _may_weigh(caller)
                 )
                 if own:
                     self._said = True
@@ -81,25 +81,40 @@ def _of_library(frame: FrameType) -> bool:
     return name.startswith(_LIBRARIES)
 
 
-def _codes(frame: FrameType | None) -> Iterator[CodeType]:
-    """Yield the code of the script that runs, innermost first."""
+def _may_weigh(frame: FrameType | None) -> bool:
+    """Whether the script may weigh what this frame reads by a batch's rows, in the loop over
+    batches or in what that calls; not in a loop over epochs around it."""
     while frame is not None:
         if not _of_library(frame):
-            yield frame.f_code
+            weighs, in_batches = _around(frame.f_code, frame.f_lasti)
+            if weighs or in_batches:
+                return weighs
         outermost = (
             frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
         )
         frame = None if outermost else frame.f_back  # what is below has started the script
+    return False
 
 
 @cache
-def _weighs(code: CodeType) -> bool:
-    """Whether this code may weigh a loss by the rows of a batch: it multiplies, or asks a size. Of
-    a module's own, what lies in its loops."""
+def _around(code: CodeType, at: int) -> tuple[bool, bool]:
+    """Return whether code weighs by rows what it reads at an offset: it multiplies, or asks a size,
+    in loops around that, in a function without one anywhere. And whether one of these goes
+    backward: of several, the outermost is then one over epochs."""
     done = [*dis.get_instructions(code)]
-    if code.co_name == "<module>":
-        loops = [(each.argval, each.offset) for each in done if "BACKWARD" in each.opname]
-        done = [each for each in done if any(a <= each.offset <= b for a, b in loops)]
+    ends: dict[int, int] = {}
+    for each in done:
+        if "BACKWARD" in each.opname:
+            ends[each.argval] = max(each.offset, ends.get(each.argval, 0))
+    loops = [[each for each in done if a <= each.offset <= b]
+             for a, b in sorted(ends.items(), reverse=True) if a <= at <= b]  # fmt: skip
+    if not loops:
+        return code.co_name != "<module>" and _weighs(done), False
+    trains = [any(each.argval == "backward" for each in loop) for loop in loops]
+    return _weighs(loops[-2 if any(trains[:-1]) else -1]), any(trains)
+
+
+def _weighs(done: Iterable[dis.Instruction]) -> bool:
     return any(each.argrepr in ("*", "*=") or each.argval in _WEIGHS for each in done)
 
 

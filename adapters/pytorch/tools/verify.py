@@ -38,6 +38,15 @@ def traits(model: nn.Module) -> Traits:
     )
 
 
+def nudge(model: nn.Module) -> None:
+    """Change each number of its parameters by a rounding, up or down."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in filter(torch.is_floating_point, model.parameters()):
+            up = torch.randint(2, p.shape, generator=draw).to(p.device) * 2 - 1
+            p.mul_(1 + up * torch.finfo(p.dtype).eps)
+
+
 def _dtype(model: nn.Module) -> str:
     """Return the coarsest float among its parameters."""
     found = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}

@@ -8,7 +8,8 @@ Where a parameter's gradient is nothing but rounding (attention's key bias, a bi
 normalisation), Adam makes steps of it, and no order of summation is the right one: there single is
 held against itself with each batch summed in as many parts as there are replicas. A model that
 looks at a batch as a whole, as BatchNorm does, cannot work on it in parts, but on its samples in
-another order.
+another order; one that draws random numbers beside gives each sample others then. Its parameters
+begin one rounding away.
 """
 
 from __future__ import annotations
@@ -151,13 +152,20 @@ def measure_noise(scripts: ScriptRunner, single: Ran, parts: int, *changes: Chan
     Nothing is known where the first loss moves by more than rounding does: then what a sample
     gives depends on which others are worked on with it, or on random numbers.
     """
-    summed = f"each batch is summed in {parts} parts"
-    found = _noise_of(scripts.single(*changes, parts=parts), single, Noise(parts, how=summed))
-    if not found.gap:
-        return found
-    ran = scripts.single(*changes, "reordered", parts=parts)
-    again = _noise_of(ran, single, Noise(parts, how="each batch's samples are in another order"))
-    return found if again.gap else again
+    ways: dict[str, tuple[Change, ...]] = {
+        f"each batch is summed in {parts} parts": (),
+        "each batch's samples are in another order": ("reordered",),
+        "its parameters begin one rounding away": ("nudged",),
+    }
+    first: Noise | None = None
+    for how, change in ways.items():
+        ran = scripts.single(*changes, *change, parts=1 if "nudged" in change else parts)
+        found = _noise_of(ran, single, Noise(parts, how=how))
+        if not found.gap:
+            return found
+        first = first or found
+    assert first is not None
+    return first
 
 
 def _noise_of(ran: Outcome, single: Ran, asked: Noise) -> Noise:

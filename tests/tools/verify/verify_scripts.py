@@ -232,6 +232,12 @@ with dream.strategy("mirrored"):
     model.compile(keras.optimizers.Adam(0.01), cross_entropy)
     model.fit(x, y, batch_size=20, epochs=4, verbose=0)
 """
+EQUAL["bias_before_norm_and_dropout"] = EQUAL["bias_before_norm"].replace(
+    "nn.BatchNorm1d(16)", "nn.Sequential(nn.BatchNorm1d(16), nn.Dropout(0.2))"
+)
+EQUAL["keras_bias_before_norm_and_dropout"] = EQUAL["keras_bias_before_norm"].replace(
+    "keras.layers.ReLU()", "keras.layers.Dropout(0.2), keras.layers.ReLU()"
+)
 EQUAL["autocast_inside"] = EQUAL["attention"].replace(
     "        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))",
     """        with torch.autocast("cpu", torch.bfloat16):

@@ -53,6 +53,24 @@ for _ in range(2):
 """
 
 
+EPOCHS = """
+for _ in range(2):
+    sums = []
+    for _ in range(2):
+        g.zero_()
+        loss.clone().backward
+        sums.append(loss.item())
+        {}
+    print(sum(sums) * 1.0 / len(x))
+"""
+
+
+def epochs(line: str) -> Callable[[], None]:
+    code = compile(EPOCHS.format(line), "script.py", "exec")
+    loss = is_global(X.sum(), Several())  # type: ignore[arg-type]
+    return lambda: exec(code, {"__name__": "__main__", "x": X, "g": X * 0, "loss": loss})
+
+
 def script(line: str) -> Callable[[], None]:
     code = compile(SCRIPT.format(line), "script.py", "exec")
     loss = is_global(X.sum(), Several())  # type: ignore[arg-type]
@@ -87,6 +105,8 @@ def alone(read: Callable[[], object]) -> None:
         (script("sum(losses)"), False),
         (script("losses[0] * many"), True),
         (script("x.size(0)"), True),
+        (epochs("pass"), False),
+        (epochs("sums[-1] *= len(x)"), True),
     ],
     ids=[
         "item",
@@ -106,6 +126,8 @@ def alone(read: Callable[[], object]) -> None:
         "a global loss in a script",
         "a global loss that a script weighs",
         "a global loss beside a size in a script",
+        "a size in a loop over epochs",
+        "a size in a loop over batches",
     ],
 )
 def test_only_a_loop_that_reads_its_part_is_told(
