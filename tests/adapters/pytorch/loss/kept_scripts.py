@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from constant_scripts import loop
-from loss_scripts import CLASSES, WIDTH, Trained, mlp
+from loss_scripts import CLASSES, WIDTH, Trained, classes, mlp
 from torch import nn
+from torch.utils.data import DataLoader, Subset
 
 Mix = Callable[[torch.Tensor], torch.Tensor]
 
@@ -207,6 +208,85 @@ def probability_by_a_schedule() -> Trained:
     return _augmented(lambda *_: torch.tensor(0.05))
 
 
+def in_parts(cut: Callable[[torch.Tensor], Any], model: nn.Module | None = None) -> Trained:
+    """Each part of a batch has its loss; 7 and 5 rows on two ranks."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        parts = zip(cut(b[0]), cut(b[1]), strict=True)
+        return torch.stack([F.cross_entropy(m(x), y) for x, y in parts]).sum()
+
+    return loop(model or mlp(), loss)
+
+
+def halves() -> Trained:
+    def cut(x: torch.Tensor) -> list[torch.Tensor]:
+        half = len(x) // 2
+        return [x[:half], x[half:]]
+
+    return in_parts(cut)
+
+
+def halves_by_chunk() -> Trained:
+    return in_parts(lambda x: x.chunk(2))
+
+
+def first_two() -> Trained:
+    return in_parts(lambda x: [x[:2], x[2:]])
+
+
+def every_other() -> Trained:
+    return in_parts(lambda x: [x[::2].double().float() if x.is_floating_point() else x[::2]])
+
+
+def halves_of_outputs() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, half = m(b[0]), len(b[0]) // 2
+        return F.cross_entropy(out[:half], b[1][:half]) + out[half:].square().mean()
+
+    return loop(mlp(), loss)
+
+
+def first_two_within() -> Trained:
+    return trained_by(Mixing(lambda h: torch.cat([h[:2], 2.0 * h[2:]])))
+
+
+def parts_of_even_shares() -> Trained:
+    """Whose rows are those of one device: a part each to an update, and to a loss."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y, z in DataLoader(Subset(classes().dataset, range(36)), batch_size=12):
+        some = (x.shape[0], len(x) // 2)
+        half = some[1]
+        for part, wanted in zip(x.chunk(2), y.chunk(2), strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(part), wanted).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        first = F.cross_entropy(model(x[:half]), y[:half])
+        (first + 0.3 * (model(x)[half:, 0] - z[half:]).square().mean()).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()], []
+
+
+def views_taken_apart() -> Trained:
+    """And some rows that are only looked at."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, n = m(torch.cat([b[0], 0.5 * b[0]])), len(b[0])
+        out[:3].detach().tolist()
+        b[0][:2].mean().item()
+        one, other = out.chunk(2)
+        return F.cross_entropy(out[n:], b[1]) + F.mse_loss(one, other)
+
+    return loop(mlp(), loss)
+
+
+CUT = {
+    each.__name__: each
+    for each in (
+        halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within
+    )
+}  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "spread_of_the_batch_within": (spread_of_the_batch_within, "rows, by std"),
     "attention_over_the_batch": (attention_over_the_batch, "rows, by matmul"),
@@ -227,5 +307,7 @@ APART = {
         a_teacher_that_normalises,
         probability_by_a_schedule,
         state_that_is_carried,
+        parts_of_even_shares,
+        views_taken_apart,
     )
 }
