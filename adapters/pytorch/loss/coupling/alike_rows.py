@@ -10,7 +10,7 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.coupling.kept import Alive
-from dream.adapters.pytorch.loss.coupling.origins import PICKS, is_in_place, tensors_of
+from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.sites import given_a_length
 
 _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
@@ -45,6 +45,9 @@ def note_alike(
         picks = name in PICKS and not _by_values(args)
         if picks and len(of) == 1 and of[0].dim():
             alike.taken(of[0], tensors_of(made), count)
+        if name in LEAVE:
+            for x in given[:1]:
+                alike.lent(x)
         anew = name in _ANEW
         alike.follow(
             of, tensors_of(made), count, lambda x: anew or (picks and not _as_long(x, count))
