@@ -4,6 +4,7 @@ left; and models that only look like it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,18 +129,23 @@ def bias_by_a_batch() -> Trained:
     return loop(model, loss)
 
 
-def codebook_that_follows_rows() -> Trained:
+def codebook_that_follows_rows(first: int = 0) -> Trained:
+    """first: the batch from which on it is used."""
+    passes, epochs = 0, 26 if first else 2
     book = torch.linspace(-1, 1, 5 * WIDTH).view(5, WIDTH)
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        nonlocal book
+        nonlocal book, passes
+        passes += 1
+        if passes < first:
+            return F.cross_entropy(m(b[0]), b[1])
         near = torch.cdist(b[0], book).argmin(1)
         value = F.cross_entropy(m(b[0] + book[near]), b[1])
         hot = F.one_hot(near, 5).float()
         book = 0.8 * book + 0.2 * (hot.T @ b[0]) / (hot.sum(0) + 1.0)[:, None]
         return value
 
-    return loop(mlp(), loss)
+    return loop(mlp(), loss, epochs=epochs)
 
 
 def state_that_is_carried() -> Trained:
@@ -295,6 +301,7 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
     "codebook_that_follows": (codebook_that_follows_rows, "rows, by "),
+    "codebook_that_begins_late": (partial(codebook_that_follows_rows, 30), "rows, by "),
     "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -121,7 +121,9 @@ DROPS = ("numbered", "summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
-def learned(step: Step, *, drops: bool, samples: int = 22, kept: Any = ()) -> float:
+def learned(
+    step: Step, *, drops: bool, samples: int = 22, kept: Any = (), epochs: int = 3
+) -> float:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
     net.numbers = np.random.default_rng(3)
@@ -133,7 +135,7 @@ def learned(step: Step, *, drops: bool, samples: int = 22, kept: Any = ()) -> fl
     critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
     net.late, net.kept = None, [*kept]
-    for each in range(3):
+    for each in range(epochs):
         for (x,) in DataLoader(
             TensorDataset(torch.randn(samples, 8)), batch_size=BATCH, shuffle=True
         ):
@@ -265,27 +267,31 @@ def test_numbers_that_begin_late_are_named(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err.count("began after the loop's first steps") == 1
 
 
-def rows_of_before(whole: bool) -> float:
-    """As many rows of a NumPy buffer as the batch has: drawn, or the batch before, whole."""
+def rows_of_before(whole: bool, first: int = 0) -> float:
+    """As many rows of a NumPy buffer as the batch has: drawn, or the batch before, whole. first:
+    the step from which on."""
+    epochs = 12 if first else 3
 
     def step(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
         net.kept.append((2 * x).numpy())
+        if len(net.kept) < first:
+            return cast("torch.Tensor", critic(x).mean())
         rows = np.concatenate(net.kept[:-1] or net.kept)
         again = rows[-len(x) :] if whole else net.numbers.permutation(rows)[: len(x)]
         loss: torch.Tensor = critic(x).mean() + critic(torch.from_numpy(again)).mean()
         return loss
 
     with dream.strategy("mirrored"):
-        return learned(step, drops=True, samples=48)
+        return learned(step, drops=True, samples=48, epochs=epochs)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("whole", "first"), [(False, 0), (True, 0), (False, 40), (True, 40)])
 def test_rows_that_a_rank_has_kept_are_named(
-    capfd: pytest.CaptureFixture[str], whole: bool
+    capfd: pytest.CaptureFixture[str], whole: bool, first: int
 ) -> None:
     """A rank draws from its own rows: 4.5 of 144 in one script, unsaid. A batch before this one is
     each rank's share of one device's."""
-    dream.launch(rows_of_before, whole, n=2, framework="torch", timeout=240)
+    dream.launch(rows_of_before, whole, first, n=2, framework="torch", timeout=240)
     assert capfd.readouterr().err.count("rows of earlier batches that NumPy") == (not whole)
 
 
