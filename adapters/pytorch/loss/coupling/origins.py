@@ -76,6 +76,8 @@ order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
+_CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
+"""What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
 LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
 """What hands values to others than torch."""
@@ -173,7 +175,7 @@ def sorted_out(
     if len(half) != len(outs):
         return [None] * len(outs)
     found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
-    if found == [None] and name not in PICKS and same_values(outs[0], half[0]):
+    if found == [None] and name not in PICKS | _CHOOSES and same_values(outs[0], half[0]):
         last = tried(origins, last=True)  # such as the largest, which the first half had
         if last and not same_values(outs[0], last[0]):
             return [MixedRows(name, outs[0].detach())]
