@@ -40,7 +40,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     leaves_of,
     node_of,
     not_tried,
-    numbers_in,
+    numbers_met,
     of_torch,
     place_of,
     sorted_out,
@@ -229,8 +229,10 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        if not inside:
-            self._note_numbers(name, args, given, leaves)
+        for key, number in () if inside else numbers_met(name, (args, given), leaves, origins):
+            if key not in self._numbers:
+                self._numbers.add(key)
+                self._inputs.append(number)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
         for x, own in self.kept.note(name, made, leaves, of_rows=True):
             self._put(x, MixedRows(name, own.detach().clone()))
@@ -275,16 +277,6 @@ class Lineage(TorchFunctionMode):
             origin = self._origin(x) if x.requires_grad else None
             if isinstance(origin, MixedRows) and self._rows.count in x.shape[:2]:
                 self._inputs.append(origin)
-
-    def _note_numbers(self, name: str, args: Any, given: Any, leaves: list[Any]) -> None:
-        """Numbers of Python's that data are combined with: such as were read of a batch differ."""
-        if any(x.requires_grad for x in leaves):
-            return  # a loss's constants are looked at in its graph
-        for each in numbers_in((args, given)):
-            if (name, each) not in self._numbers:
-                self._numbers.add((name, each))
-                mixed = MixedRows(f"a number in {name}", torch.tensor(each, dtype=torch.float64))
-                self._inputs.append(mixed)
 
     def _is_inside(self) -> bool:
         if self._inside is not None and self._inside.returned:

@@ -76,6 +76,7 @@ order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
+_ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
@@ -108,6 +109,23 @@ def numbers_in(tree: Any) -> Iterator[float]:
             continue
         if not (1.0 / each).is_integer():
             yield each
+
+
+def numbers_met(
+    name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin]
+) -> Iterator[tuple[tuple[str, float], MixedRows]]:
+    """Yield the numbers that rows are combined with, each with a key: such as were worked out of a
+    batch, be it by NumPy, differ over the ranks. Those of rows that are trained on are looked at in
+    a loss's graph, which keeps none that is added."""
+    rows = any(isinstance(each, OfRows) for each in origins.values())
+    if any(x.requires_grad for x in leaves) and not (rows and name.strip("_") in _ADDS):
+        return
+    for each in numbers_in(tree):
+        number = torch.tensor(each, dtype=torch.float64)
+        yield (name, each), MixedRows(f"a number in {name}", number)
+    for x in leaves if rows else ():
+        if not (x.dim() or x.requires_grad or id(x) in origins) and x.is_floating_point():
+            yield (name, float(id(x))), MixedRows(f"a number in {name}", x.detach().clone())
 
 
 def node_of(x: torch.Tensor) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from constant_scripts import loop
@@ -67,6 +68,32 @@ def targets_less_a_number_that_was_read() -> Trained:
         return F.mse_loss(m(b[0]).squeeze(1), b[2] - kept[0])
 
     return loop(mlp(1), loss)
+
+
+def margin_that_numpy_takes_of_the_batch() -> Trained:
+    """As a soft boundary has it, of which a graph keeps nothing."""
+    radius = torch.tensor(0.5)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        far = m(b[0]).square().sum(1)
+        value = F.relu(far - radius**2).mean()
+        radius.data = torch.tensor(float(np.quantile(far.detach().sqrt().numpy(), 0.7)))
+        return value
+
+    return loop(mlp(), loss)
+
+
+def margin_by_a_schedule() -> Trained:
+    steps, running = [0.5], [torch.tensor(0.0)]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        far = m(b[0]).square().sum(1)
+        steps[0] *= 0.9
+        value = F.relu(far - steps[0]).mean() + F.relu(far + torch.tensor(steps[0])).mean()
+        running[0] = 0.9 * running[0] + 0.1 * value.detach()
+        return value
+
+    return loop(mlp(), loss)
 
 
 def rows_of_earlier_batches() -> Trained:
@@ -299,6 +326,7 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "capacity_of_experts": (capacity_of_experts, "rows, by cumsum"),
     "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
+    "margin_of_the_batch": (margin_that_numpy_takes_of_the_batch, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
     "codebook_that_follows": (codebook_that_follows_rows, "rows, by "),
     "codebook_that_begins_late": (partial(codebook_that_follows_rows, 30), "rows, by "),
@@ -314,6 +342,7 @@ APART = {
         a_teacher_that_normalises,
         probability_by_a_schedule,
         state_that_is_carried,
+        margin_by_a_schedule,
         parts_of_even_shares,
         views_taken_apart,
     )
