@@ -128,8 +128,9 @@ class WholeRows:
     def lent(self, x: torch.Tensor) -> None:
         """NumPy was shown its memory, after which no version tells of what is written there."""
         before = self._before.get(id(x))
-        known = before is not None and before[0]() is x
-        if known and before[1:] == (version_of(x), memory_of(x), 0):
+        if before is None or before[0]() is not x:
+            return
+        if before[1:] == (version_of(x), memory_of(x), 0):
             self.made_before([x])
 
     def _note(self, x: torch.Tensor) -> None:
