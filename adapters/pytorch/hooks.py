@@ -26,7 +26,13 @@ from torch.utils.data import DataLoader
 from dream import _patches
 from dream._patches import Patches as Patches
 from dream._patches import bound_to
-from dream.adapters.pytorch.private import DTENSOR_HANDLERS, VF, device_constructors, dispatcher_of
+from dream.adapters.pytorch.private import (
+    DTENSOR_HANDLERS,
+    NODE_HOOK,
+    VF,
+    device_constructors,
+    dispatcher_of,
+)
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
@@ -55,6 +61,7 @@ Place = Literal[
     "module_hook",
     "global_hook",
     "multi_hook",
+    "node_hook",
     "compiled_function",
     "detach",
     "script",
@@ -95,6 +102,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "detach": (torch.Tensor, "detach_"),
     "tensor_backward": (torch.Tensor, "backward"),
     "multi_hook": (torch.autograd.graph, "register_multi_grad_hook"),
+    "node_hook": (torch.autograd.Function, NODE_HOOK),
     "compiled_function": (type(torch.ops.higher_order.autograd_function_apply), "__call__"),
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }

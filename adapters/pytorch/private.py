@@ -42,6 +42,9 @@ CALL = "_compiled_call_impl"
 """The attribute of a module that takes its calls; `Module.compile` sets it too."""
 FUNCTION = "_forward_cls"
 """The attribute of a node by which the `autograd.Function` is known that made it."""
+NODE_HOOK = "_register_hook"
+"""By which `autograd.Function` has any node of a graph take a hook, given its table of them."""
+current_node: Callable[[], Any] = torch._C._current_autograd_node
 current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
 foreach_mul_ = torch._foreach_mul_

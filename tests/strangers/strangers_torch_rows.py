@@ -99,6 +99,7 @@ ROWS: list[Row] = [
         reason="a forward pass shortens the vectors that its own rows look up",
     ),
     Row("evaluation_without_no_grad"),
+    Row("experts_routed"),
     Row(
         "flow_started_by_data",
         expect="a parameter is not the same on every rank",
@@ -134,12 +135,18 @@ ROWS: list[Row] = [
     Row("gradients_clamped_by_hooks"),
     Row("gradients_cleared_in_place", sample=("mirrored",)),
     Row("graph_full_batch"),
+    Row("guidance_without_labels"),
     Row(
         "hardest_samples",
         expect="what TopkBackward0 divides by",
         reason="which samples are the hardest is a matter of the whole batch",
     ),
     Row("hooks_of_modules_and_copies"),
+    Row(
+        "hypersphere_around_normal",
+        expect="of all of a share's rows, by a number in sub",
+        reason="the radius is a quantile of the batch, by NumPy",
+    ),
     Row("infinite_loader"),
     Row(
         "inputs_whitened_by_the_batch",
@@ -435,6 +442,11 @@ ROWS: list[Row] = [
         "step_within_backward",
         but={"sharded": "whose place shards have taken"},
         reason="its optimizers are found by the parameters that the model had before it was split",
+    ),
+    Row(
+        "steps_on_halves",
+        expect="takes some of its batch's rows by their number",
+        reason="the halves of a share of five are no half of the batch's ten",
     ),
     Row("stochastic_weight_averaging"),
     Row("stream_masked_by_collate", sample=("mirrored",)),

@@ -15,6 +15,7 @@ from weakref import ref
 import torch
 
 from dream._log import logger
+from dream.adapters.pytorch.data.contents import contents_of, is_lent
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.sites import place_in_script
 from dream.data.partition import Share
@@ -52,7 +53,7 @@ class WholeRows:
         self._drawn: set[tuple[int, ...]] = set()
         self._held: dict[int, ref[torch.Tensor]] = {}
         self._memory: dict[int, tuple[ref[torch.Tensor], int]] = {}
-        self._before: dict[int, tuple[ref[torch.Tensor], int, int]] = {}
+        self._before: dict[int, tuple[ref[torch.Tensor], int, int, int]] = {}
         self._called: set[tuple[int, ...]] = set()
         self._of_batches: set[tuple[int, ...]] = set()
         self._written: set[tuple[int, ...]] = set()
@@ -92,7 +93,9 @@ class WholeRows:
     def __contains__(self, x: torch.Tensor) -> bool:
         before = self._before.get(id(x))
         if before is not None and before[0]() is x:
-            return before[1:] == (version_of(x), memory_of(x))
+            if not before[3] and is_lent(x):
+                return False  # who knows what NumPy has written since
+            return before[1:] == _state_of(x)
         return self._is_drawn(x)
 
     def _is_drawn(self, x: torch.Tensor) -> bool:
@@ -120,7 +123,15 @@ class WholeRows:
             if x.dim() and not (isinstance(x, torch.nn.Parameter) or x.is_inference()):
                 key = id(x)
                 gone = ref(x, lambda _, key=key: self._before.pop(key, None))  # type: ignore[misc]
-                self._before[key] = gone, version_of(x), memory_of(x)
+                self._before[key] = gone, *_state_of(x)
+
+    def lent(self, x: torch.Tensor) -> None:
+        """NumPy was shown its memory, after which no version tells of what is written there."""
+        before = self._before.get(id(x))
+        if before is None or before[0]() is not x:
+            return
+        if before[1:] == (version_of(x), memory_of(x), 0):
+            self.made_before([x])
 
     def _note(self, x: torch.Tensor) -> None:
         key, memory = id(x), memory_of(x)
@@ -199,6 +210,11 @@ class WholeRows:
         if shape not in self._called or shape in self._of_batches:
             return False
         return shape[0] not in counts
+
+
+def _state_of(x: torch.Tensor) -> tuple[int, int, int]:
+    """Its version and where its memory is; and what is in it, where NumPy may write there."""
+    return version_of(x), memory_of(x), contents_of(x) if is_lent(x) else 0
 
 
 def may_be_rows(x: torch.Tensor, count: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch import devices, private
+from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import (
     COUNTS,
@@ -38,7 +38,7 @@ from dream.adapters.pytorch.loss.calls import (
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
-from dream.adapters.pytorch.loss.reads import is_global, number_of, numbers_of
+from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, starts_of, value_of
@@ -266,6 +266,8 @@ class WeighedBackward:
 
     def _clear(self) -> None:
         """A backward has ended: forget the calls that it came from."""
+        if self.reader.passed():
+            self._recipes.clear()
         for bearer in [*self._calls]:
             if not bearer.waits:
                 del self._calls[bearer]
@@ -367,7 +369,7 @@ class WeighedBackward:
         message: Any = bearers[0].received()
         if isinstance(message, torch.Tensor) and not devices.is_away(message):
             message = numbers_of(message)
-        one = len(roots) == 1 and roots[0].numel() == 1 and not _kept(roots[0], keep)
+        one = len(roots) == 1 and roots[0].numel() == 1 and not is_used_again(roots[0], keep)
         ends_in, near = roots[0].grad_fn.name(), one and len(weighed.terms) > 1
         late: Factor = 1.0
         if not isinstance(message, torch.Tensor):
@@ -392,9 +394,3 @@ class WeighedBackward:
 
 def _starts(root: Any) -> bool:
     return isinstance(root, torch.Tensor) and root.grad_fn is not None
-
-
-def _kept(root: torch.Tensor, keep: dict[str, Any]) -> bool:
-    """Whether a further backward would use the root's own value."""
-    again = keep.get("retain_graph") or keep.get("create_graph")
-    return bool(again) and private.saved(root.grad_fn, "result") is not None

@@ -32,6 +32,8 @@ _WHOLE = (
     "a batch that comes from no loader of the block is whole on every rank, which is exact, and "
     "computed by each of them; strategy.share(*tensors) gives a rank its rows"
 )
+_LATE = 64
+"""The pass after which ranks look again, and after twice as many, and so on."""
 _ASKS = 2.0**-16
 """What is told beside 1 for a divisor that was overtaken."""
 
@@ -61,6 +63,7 @@ class Reader:
         self.untraced = UntracedCalls(among, self.lineage)
         self._factors = Factors(among)
         self.said: set[str] = set()
+        self._passes = 0
 
     @property
     def settled(self) -> bool:
@@ -71,6 +74,16 @@ class Reader:
     def silent(self) -> bool:
         """Whether the ranks tell each other nothing as they read a loss that they know."""
         return self._looks.over and not self._factors.asks
+
+    def passed(self) -> bool:
+        """A backward pass has ended. Returns whether the ranks are to look again in the next ones:
+        seldom, and on all alike, for what a loop has begun to do meanwhile."""
+        self._passes += 1
+        few = self._passes < _LATE or self._passes & (self._passes - 1)
+        if few or self.untraced.off or not self.settled:
+            return False
+        self._looks.once_more()
+        return True
 
     def read(
         self,

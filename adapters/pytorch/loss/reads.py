@@ -14,7 +14,7 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.private import be_whole
+from dream.adapters.pytorch.private import be_whole, saved
 from dream.collectives import Communicator
 
 _OWN_SUMS = (
@@ -121,3 +121,9 @@ def _weighs(done: Iterable[dis.Instruction]) -> bool:
 def _trained(x: torch.Tensor) -> bool:
     """Whether this is a parameter, which is the same on every rank."""
     return x.is_leaf and x.requires_grad
+
+
+def is_used_again(root: torch.Tensor, keep: dict[str, Any]) -> bool:
+    """Whether a further backward would use the root's own value."""
+    again = keep.get("retain_graph") or keep.get("create_graph")
+    return bool(again) and saved(root.grad_fn, "result") is not None

@@ -15,6 +15,8 @@ from torch import nn
 
 _FRAMES = 3
 """Functions of the script, each called by the next, that tell one place in it from another."""
+_STEPS = 16
+"""Lines of the script that are looked at for what a call is given."""
 _LENGTHS = {"len", "size", "shape"}
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
@@ -56,6 +58,16 @@ def given_a_length(*, of_rows: bool = False) -> bool:
         each.argval in _LENGTHS and (not of_rows or each.argval == "len" or _is_zero(behind))
         for each, behind in zip(inside, after, strict=True)
     )
+
+
+def worked_out_of_a_length() -> bool:
+    """Whether what the script's call is given that runs now was worked out of a length, in the call
+    or, step by step, in the same function."""
+    done, call = _instructions(_frame())
+    spans = [] if call is None else [call]
+    for at in spans:
+        spans += [each for each in _made_in(done, at) if each not in spans and len(spans) < _STEPS]
+    return any(x.argval in _LENGTHS and any(_within(x, at) for at in spans) for x in done)
 
 
 def _is_zero(part: dis.Instruction | None) -> bool:

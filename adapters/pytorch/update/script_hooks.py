@@ -18,7 +18,8 @@ from torch import nn
 
 from dream._log import logger
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.private import gradient_hooks
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.private import current_node, gradient_hooks
 from dream.adapters.pytorch.update.script_functions import ScriptFunctions
 from dream.adapters.pytorch.update.waiting_hooks import Hook, WaitingHooks, tables
 
@@ -32,6 +33,11 @@ _SEVERAL = (
     " rows, and as many times as large as there are ranks. Read p.grad after backward"
 )
 
+_OF_PARAMETERS = (
+    "a hook on the node that adds up a parameter's gradient is given what this rank's rows add to "
+    "the global one. Have p.register_hook, or read p.grad after backward, for the whole"
+)
+
 
 @final
 class ScriptHooks:
@@ -41,7 +47,7 @@ class ScriptHooks:
     def __init__(self, times: Callable[[], int], *, accumulates: bool) -> None:
         self._times = times
         self._waiting = WaitingHooks(accumulates=accumulates)
-        self._said = False
+        self._said: set[str] = set()
         self._functions = ScriptFunctions(times)
 
     def subscribe(self, hooks: Hooks) -> None:
@@ -49,6 +55,7 @@ class ScriptHooks:
         hooks.wrap("module_hook", self._wrap_modules)
         hooks.wrap("global_hook", self._wrap_global)
         hooks.wrap("multi_hook", self._telling)
+        hooks.wrap("node_hook", self._wrap_nodes)
         hooks.wrap("compiled_function", self._functions.telling)
 
     def take(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
@@ -112,6 +119,15 @@ class ScriptHooks:
 
         return wrapped
 
+    def _wrap_nodes(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """What a graph's nodes register hooks by, before they run and after."""
+
+        @wraps(register)
+        def wrapped(table: Any, hook: Any) -> Any:
+            return register(table, partial(self._on_node, hook) if _is_scripts(hook) else hook)
+
+        return wrapped
+
     def _telling(self, register: Callable[..., Any]) -> Callable[..., Any]:
         """`register_multi_grad_hook`, whose hooks change nothing."""
 
@@ -141,8 +157,19 @@ class ScriptHooks:
         changed = hook(gradient if times == 1 else gradient / times)
         if changed is None or times == 1:
             return changed
-        self._say()
+        self._say(_ROWS)
         return changed * times
+
+    def _on_node(self, hook: Any, *gradients: Any) -> Any:
+        """gradients: of its inputs and its outputs, or of its outputs."""
+        times = self._times()
+        if times > 1 and current_node().name() == graph.LEAF:
+            self._say(_OF_PARAMETERS)
+        changed = hook(*(_scaled(given, 1 / times) for given in gradients))
+        if changed is None or times == 1:
+            return changed
+        self._say(_ROWS)
+        return _scaled(changed, times)
 
     def on_modules_rows(self, hook: Any, module: nn.Module, gradients: Iterable[Any]) -> Any:
         """gradients: of its inputs and its outputs, or of its outputs."""
@@ -150,13 +177,13 @@ class ScriptHooks:
         changed = hook(module, *(_scaled(given, 1 / times) for given in gradients))
         if changed is None or times == 1:
             return changed
-        self._say()
+        self._say(_ROWS)
         return _scaled(changed, times)
 
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
-            logger.info(_ROWS)
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            logger.info(line)
 
 
 @final

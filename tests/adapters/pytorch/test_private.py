@@ -49,6 +49,29 @@ def test_backward_passes_are_numbered() -> None:
     assert ended
 
 
+def test_any_node_takes_its_hooks_by_the_class_of_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[object] = []
+    register = getattr(torch.autograd.Function, private.NODE_HOOK)
+
+    def noted(table: object, hook: object) -> object:
+        seen.append(hook)
+        return register(table, hook)
+
+    monkeypatch.setattr(torch.autograd.Function, private.NODE_HOOK, noted)
+    made = torch.ones(2, requires_grad=True) * 2
+    node = made.grad_fn
+    assert node is not None
+    hooks = [lambda *_: None, lambda *_: seen.append(private.current_node())]
+    node.register_hook(hooks[0])
+    node.register_prehook(hooks[1])
+    assert seen == hooks
+    made.sum().backward()
+    made.register_hook(print)  # which a tensor does by itself
+    assert seen == [*hooks, node]
+
+
 def test_changes_in_place_are_counted() -> None:
     x = torch.zeros(2)
     before = private.version_of(x)

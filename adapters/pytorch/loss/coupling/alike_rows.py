@@ -10,7 +10,7 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.coupling.kept import Alive
-from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.sites import given_a_length
 
 _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
@@ -21,8 +21,6 @@ _ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t",
 _CASTS = {"to", "float", "double", "half", "type", "view", "reshape", "unsqueeze", "clone"}
 _told: set[str] = set()
 _positions = Alive()
-PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
-"""What may take a row, or rows, by number."""
 
 
 def note_alike(
@@ -47,6 +45,9 @@ def note_alike(
         picks = name in PICKS and not _by_values(args)
         if picks and len(of) == 1 and of[0].dim():
             alike.taken(of[0], tensors_of(made), count)
+        if name in LEAVE:
+            for x in given[:1]:
+                alike.lent(x)
         anew = name in _ANEW
         alike.follow(
             of, tensors_of(made), count, lambda x: anew or (picks and not _as_long(x, count))

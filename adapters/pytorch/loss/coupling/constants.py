@@ -32,6 +32,8 @@ At = int | Literal["gone", "unknown"]
 
 _LOOKS = 8
 """Backward passes that are looked at, from the first, and from each that has another structure."""
+_FEW = 4
+"""Of those that are looked at later on, now and then."""
 _AGAIN = 8
 """How often a structure that is new has them look again."""
 _SLOTS = 12
@@ -256,6 +258,10 @@ class ConstantLooks:
         self._again += 1
         if self._again <= _AGAIN:
             self._left = _LOOKS
+
+    def once_more(self) -> None:
+        """On every rank, after as many passes."""
+        self._left = _FEW
 
     def at(
         self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[TrainingCall]

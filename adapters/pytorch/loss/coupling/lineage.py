@@ -22,8 +22,9 @@ from torch.overrides import TorchFunctionMode
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
-from dream.adapters.pytorch.loss.coupling.alike_rows import PICKS, note_alike
+from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
+from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
@@ -33,18 +34,16 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     MixedRows,
     OfRows,
     Origin,
-    Tried,
     called_by_dream,
     is_in_place,
     is_recorded,
     leaves_of,
     node_of,
     not_tried,
-    numbers_in,
+    numbers_met,
     of_torch,
-    origin_by_half,
     place_of,
-    same_values,
+    sorted_out,
     takes_rows,
     tensors_of,
     try_halves,
@@ -70,7 +69,6 @@ _ROUNDED = {torch.float16, torch.bfloat16}
 """Which half of the rows may be rounded otherwise in."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
-_RUNNING = ("cum", "logcum")
 
 
 @final
@@ -90,7 +88,7 @@ class Lineage(TorchFunctionMode):
         self._calls = self._passes = 0
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
-        self.kept = KeptRows()
+        self.kept, self._cuts = KeptRows(), Cuts()
         self._numbers: set[tuple[str, float]] = set()
 
     def begin(self, batch: object, share: Share) -> None:
@@ -140,6 +138,8 @@ class Lineage(TorchFunctionMode):
             for x, each in zip(leaves_of(args), origins, strict=True):
                 if self.alike is not None and each is not None:
                     self.alike.of_batch(x)
+            for each in origins:
+                self._cuts.tell(getattr(each, "cut", ""))
             first = next((each for each in origins if isinstance(each, OfRows)), None)
             if first is not None and first.place.dim == 1:
                 self._turned.append(call)
@@ -192,6 +192,7 @@ class Lineage(TorchFunctionMode):
         at_nodes: list[MixedRows] = []
         for node in nodes:
             found = node.metadata.get(_MET)
+            self._cuts.tell(node.metadata.get(CUT, ""))
             if found is not None and not (node in read and found.name in _COUNTS):
                 at_nodes.append(found)
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
@@ -228,8 +229,10 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        if not inside:
-            self._note_numbers(name, args, given, leaves)
+        for key, number in () if inside else numbers_met(name, (args, given), leaves, origins):
+            if key not in self._numbers:
+                self._numbers.add(key)
+                self._inputs.append(number)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
         for x, own in self.kept.note(name, made, leaves, of_rows=True):
             self._put(x, MixedRows(name, own.detach().clone()))
@@ -275,16 +278,6 @@ class Lineage(TorchFunctionMode):
             if isinstance(origin, MixedRows) and self._rows.count in x.shape[:2]:
                 self._inputs.append(origin)
 
-    def _note_numbers(self, name: str, args: Any, given: Any, leaves: list[Any]) -> None:
-        """Numbers of Python's that data are combined with: such as were read of a batch differ."""
-        if any(x.requires_grad for x in leaves):
-            return  # a loss's constants are looked at in its graph
-        for each in numbers_in((args, given)):
-            if (name, each) not in self._numbers:
-                self._numbers.add((name, each))
-                mixed = MixedRows(f"a number in {name}", torch.tensor(each, dtype=torch.float64))
-                self._inputs.append(mixed)
-
     def _is_inside(self) -> bool:
         if self._inside is not None and self._inside.returned:
             self._inside = None
@@ -303,14 +296,36 @@ class Lineage(TorchFunctionMode):
             self._meet(name, outs, leaves, origins)
         elif not self._meet(name, outs, leaves, origins) and outs:
             rows = next(o for o in origins.values() if isinstance(o, OfRows))
+            if name in CUTS and self._cut(name, args, leaves, origins, outs):
+                return made
             with suppress(Exception):  # a script never fails of being looked at
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
                 others = self._has_others(leaves, origins)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
                 never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
-                self._sort_out(name, tried, outs, origins, rows)
+                found = sorted_out(name, tried, outs, origins, rows)
+                for x, origin in zip(outs, found, strict=True):
+                    if origin is not None:
+                        self._put(x, origin)
         return made
+
+    def _cut(
+        self, name: str, args: Any, leaves: list[Any], origins: dict[int, Origin], outs: list[Any]
+    ) -> bool:
+        """Follow parts of the rows that were cut off by their number; whether these are such."""
+        of = origins.get(id(leaves[0]))
+        if not isinstance(of, OfRows) or self._rows is None:
+            return False
+        parts = parts_of_rows(name, args, leaves[0], of, outs, self._rows)
+        for x, each in zip(outs, parts or (), strict=False):
+            if not of.place.dim or isinstance(each, OfRows):
+                self._put(x, each)
+            if isinstance(each, ChosenRows) and each.cut and (node := node_of(x)) is not None:
+                private.note(node, CUT, name)
+                if self._is_inside():
+                    self._cuts.tell(name)
+        return parts is not None
 
     def _has_others(self, leaves: list[Any], origins: dict[int, Origin]) -> bool:
         """Whether rows are among these whose origin is not known, as behind a normalisation."""
@@ -338,48 +353,24 @@ class Lineage(TorchFunctionMode):
             meets = bool(constant) or len(mixed) < len(origins)
             self._mix([*constant, *mixed][0], outs, meets=meets)
         elif chosen:
-            self._follow_chosen(name, outs, chosen[0].count)
+            self._follow_chosen(name, outs, chosen[0])
         return bool(mixed or chosen)
 
-    def _follow_chosen(self, name: str, outs: list[torch.Tensor], count: int) -> None:
+    def _follow_chosen(self, name: str, outs: list[torch.Tensor], of: ChosenRows) -> None:
         """By sizes alone: there is no half of them to try. They may come back to their places."""
         for x in outs:
             if self._rows is not None and x.shape[:1] == (self._rows.count,):
                 self._put(x, OfRows(self._rows.count, Place(0)))
                 continue
-            kept = x.dim() and x.shape[0] and x.shape[0] % count == 0
-            self._put(x, ChosenRows(x.shape[0]) if kept else MixedRows(name, x.detach()))
+            kept = x.dim() and x.shape[0] and x.shape[0] % of.count == 0
+            here = replace(of, count=x.shape[0]) if kept else MixedRows(name, x.detach())
+            self._put(x, here)
 
     def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], *, meets: bool) -> None:
         for x in outs:
             self._put(x, mixed)
             if meets and (node := node_of(x)) is not None:
                 private.note(node, _MET, mixed)
-
-    def _sort_out(
-        self, name: str, tried: Tried | None, outs: list[torch.Tensor],
-        origins: dict[int, Origin], of: OfRows,
-    ) -> None:  # fmt: skip
-        """Find what a function of rows alone has made. tried: it, on half of the rows."""
-        half = None if tried is None else tried(origins)
-        if tried is None or half is None:
-            for x in outs:
-                place = Rows(slice(None), of.n, of.n).find(x.shape)
-                if place is not None:
-                    self._put(x, replace(of, place=place, order=False))
-        elif len(half) == len(outs):
-            found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
-            if found == [None] and name not in PICKS and same_values(outs[0], half[0]):
-                last = tried(origins, last=True)  # such as the largest, which the first half had
-                if last and not same_values(outs[0], last[0]):
-                    found = [MixedRows(name, outs[0].detach())]
-            if name.startswith(_RUNNING) and isinstance(found[0], OfRows):
-                last = tried(origins, last=True)  # the first rows know nothing of what follows
-                if last and not same_values(found[0].half(outs[0], last=True), last[0]):
-                    found = [MixedRows(name, x.detach()) for x in outs]
-            for x, origin in zip(outs, found, strict=True):
-                if origin is not None:
-                    self._put(x, origin)
 
     def _put(self, x: torch.Tensor, origin: Origin) -> None:
         key = id(x)

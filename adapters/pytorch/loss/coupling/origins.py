@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, final
@@ -55,9 +55,11 @@ class OfRows:
 @final
 @dataclass(frozen=True, slots=True)
 class ChosenRows:
-    """Some of the rows, as a mask chooses them; count of them, along dim 0."""
+    """Some of the rows, as a mask chooses them; count of them, along dim 0. cut: the function that
+    cut them off by their number, if one did."""
 
     count: int
+    cut: str = ""
 
 
 Origin = MixedRows | OfRows | ChosenRows
@@ -72,6 +74,12 @@ LEFT_OUT = _SIZES | _PACKS | _CHANGES
 """What takes a number for a size alone, as a mask up to the longest does; puts rows in another
 order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
+PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
+"""What may take a row, or rows, by number."""
+_ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
+_CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
+"""What may choose the first half's rows alone."""
+_RUNNING = ("cum", "logcum")
 LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
 """What hands values to others than torch."""
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
@@ -101,6 +109,23 @@ def numbers_in(tree: Any) -> Iterator[float]:
             continue
         if not (1.0 / each).is_integer():
             yield each
+
+
+def numbers_met(
+    name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin]
+) -> Iterator[tuple[tuple[str, float], MixedRows]]:
+    """Yield the numbers that rows are combined with, each with a key: such as were worked out of a
+    batch, be it by NumPy, differ over the ranks. Those of rows that are trained on are looked at in
+    a loss's graph, which keeps none that is added."""
+    rows = any(isinstance(each, OfRows) for each in origins.values())
+    if any(x.requires_grad for x in leaves) and not (rows and name.strip("_") in _ADDS):
+        return
+    for each in numbers_in(tree):
+        number = torch.tensor(each, dtype=torch.float64)
+        yield (name, each), MixedRows(f"a number in {name}", number)
+    for x in leaves if rows else ():
+        if not (x.dim() or x.requires_grad or id(x) in origins) and x.is_floating_point():
+            yield (name, float(id(x))), MixedRows(f"a number in {name}", x.detach().clone())
 
 
 def node_of(x: torch.Tensor) -> Any:
@@ -154,6 +179,29 @@ def try_halves(
 def _on_cpu(x: Any) -> Any:
     """A GPU ends the process that looks up a row beyond those that are there; a CPU raises."""
     return x.cpu() if isinstance(x, torch.Tensor) else x
+
+
+def sorted_out(
+    name: str, tried: Tried | None, outs: Sequence[torch.Tensor], origins: dict[int, Origin],
+    of: OfRows,
+) -> Sequence[Origin | None]:  # fmt: skip
+    """Find what a function of rows alone has made. tried: it, on half of the rows."""
+    half = None if tried is None else tried(origins)
+    if tried is None or half is None:
+        places = [Rows(slice(None), of.n, of.n).find(x.shape) for x in outs]
+        return [None if at is None else replace(of, place=at, order=False) for at in places]
+    if len(half) != len(outs):
+        return [None] * len(outs)
+    found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
+    if found == [None] and name not in PICKS | _CHOOSES and same_values(outs[0], half[0]):
+        last = tried(origins, last=True)  # such as the largest, which the first half had
+        if last and not same_values(outs[0], last[0]):
+            return [MixedRows(name, outs[0].detach())]
+    if name.startswith(_RUNNING) and isinstance(found[0], OfRows):
+        last = tried(origins, last=True)  # the first rows know nothing of what follows
+        if last and not same_values(found[0].half(outs[0], last=True), last[0]):
+            return [MixedRows(name, x.detach()) for x in outs]
+    return found
 
 
 def origin_of(x: torch.Tensor, half: torch.Tensor, n: int) -> OfRows | None:

@@ -14,6 +14,8 @@ from typing import final
 import torch
 
 from dream._log import logger
+from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.data.contents import contents_of
 from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
@@ -132,7 +134,7 @@ class UntracedCalls:
         if share is None and not alike.judged(place):
             return  # as all ranks know
         of_batch = not leaves or any(map(self._lineage.is_of_batch, leaves))
-        figure = _OF_BATCH * (1 + self._among.rank) if of_batch else sum(map(_digest, leaves))
+        figure = _OF_BATCH * (1 + self._among.rank) if of_batch else sum(map(_figure, leaves))
         found = UntracedInput(call, [] if of_batch else leaves, place, figure)
         call.untraced = found
         if meets:
@@ -164,7 +166,9 @@ class UntracedCalls:
         for at, (call, each) in enumerate(zip(calls, found, strict=True), 1):
             call.untraced, call.share = None, each.share
             if most[0] == least[0]:  # else the ranks have made other calls
-                fits, same = least[at + _SLOTS] > 0.0, _close(most[at], least[at])
+                away = any(map(devices.is_away, each.given))
+                same = most[at] == least[at] or (away and _close(most[at], least[at]))
+                fits = least[at + _SLOTS] > 0.0
                 self._judge(alike, call, each, same=same, fits=fits)
                 many = least[at + 2 * _SLOTS]
                 if not same and many and many == most[at + 2 * _SLOTS]:
@@ -208,7 +212,11 @@ def _is_plain(x: torch.Tensor) -> bool:
     return bool(x.layout == torch.strided and not x.is_nested and x.dim() and to_local(x) is x)
 
 
-def _digest(x: torch.Tensor) -> float:
+def _figure(x: torch.Tensor) -> float:
+    """Return what is to be the same where a tensor is: of one on an accelerator, where sums may be
+    rounded in another order each time, all but its rounding."""
+    if not devices.is_away(x):
+        return float(contents_of(x))
     flat = (torch.view_as_real(x) if x.is_complex() else x).detach().reshape(-1)
     flat = flat[:: len(flat) // _GLANCE + 1].to(device="cpu", dtype=torch.float64)
     weights = 1.0 + 0.5 * torch.arange(1.0, len(flat) + 1.0).double().cos()

@@ -6,7 +6,7 @@ import sys
 
 import torch
 from constant_scripts import COUPLED, INNOCENT
-from kept_scripts import APART, MIXED, WRITTEN
+from kept_scripts import APART, CUT, MIXED, WRITTEN
 from loss_job import difference, lines_of, refused, tell
 
 import dream
@@ -17,7 +17,7 @@ def main(names: list[str]) -> None:
     with dream.strategy("mirrored") as strategy:
         pass
     coupled = {name: script for name, (script, _) in (COUPLED | MIXED).items()}
-    scripts = {**INNOCENT, **APART, **WRITTEN, **coupled}
+    scripts = {**INNOCENT, **APART, **WRITTEN, **CUT, **coupled}
     for name in names or scripts:
         script = scripts[name]
         plain = script()

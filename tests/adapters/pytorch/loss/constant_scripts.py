@@ -15,11 +15,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def loop(
-    model: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor], *, batch: int = 14
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], torch.Tensor],
+    *,
+    batch: int = 14,
+    epochs: int = 2,
 ) -> Trained:
     """Batches of 14, 14 and 9: a deviation takes two rows of a share, and a form four."""
     batches = DataLoader(classes().dataset, batch_size=batch)
-    return loss_scripts.loop(model, loss, batches)
+    return loss_scripts.loop(model, loss, batches, epochs=epochs)
 
 
 def positive_weight_of_the_batch() -> Trained:

@@ -4,13 +4,16 @@ left; and models that only look like it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from constant_scripts import loop
-from loss_scripts import CLASSES, WIDTH, Trained, mlp
+from loss_scripts import CLASSES, WIDTH, Trained, classes, mlp
 from torch import nn
+from torch.utils.data import DataLoader, Subset
 
 Mix = Callable[[torch.Tensor], torch.Tensor]
 
@@ -65,6 +68,32 @@ def targets_less_a_number_that_was_read() -> Trained:
         return F.mse_loss(m(b[0]).squeeze(1), b[2] - kept[0])
 
     return loop(mlp(1), loss)
+
+
+def margin_that_numpy_takes_of_the_batch() -> Trained:
+    """As a soft boundary has it, of which a graph keeps nothing."""
+    radius = torch.tensor(0.5)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        far = m(b[0]).square().sum(1)
+        value = F.relu(far - radius**2).mean()
+        radius.data = torch.tensor(float(np.quantile(far.detach().sqrt().numpy(), 0.7)))
+        return value
+
+    return loop(mlp(), loss)
+
+
+def margin_by_a_schedule() -> Trained:
+    steps, running = [0.5], [torch.tensor(0.0)]
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        far = m(b[0]).square().sum(1)
+        steps[0] *= 0.9
+        value = F.relu(far - steps[0]).mean() + F.relu(far + torch.tensor(steps[0])).mean()
+        running[0] = 0.9 * running[0] + 0.1 * value.detach()
+        return value
+
+    return loop(mlp(), loss)
 
 
 def rows_of_earlier_batches() -> Trained:
@@ -127,18 +156,23 @@ def bias_by_a_batch() -> Trained:
     return loop(model, loss)
 
 
-def codebook_that_follows_rows() -> Trained:
+def codebook_that_follows_rows(first: int = 0) -> Trained:
+    """first: the batch from which on it is used."""
+    passes, epochs = 0, 26 if first else 2
     book = torch.linspace(-1, 1, 5 * WIDTH).view(5, WIDTH)
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        nonlocal book
+        nonlocal book, passes
+        passes += 1
+        if passes < first:
+            return F.cross_entropy(m(b[0]), b[1])
         near = torch.cdist(b[0], book).argmin(1)
         value = F.cross_entropy(m(b[0] + book[near]), b[1])
         hot = F.one_hot(near, 5).float()
         book = 0.8 * book + 0.2 * (hot.T @ b[0]) / (hot.sum(0) + 1.0)[:, None]
         return value
 
-    return loop(mlp(), loss)
+    return loop(mlp(), loss, epochs=epochs)
 
 
 def state_that_is_carried() -> Trained:
@@ -160,8 +194,8 @@ def experts_that_rows_are_sent_to() -> Trained:
 
     def mix(h: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(h)
-        for expert in range(2):
-            at = (h[:, 0] > 0.0).eq(bool(expert)).nonzero()[:, 0]
+        for expert in range(6):
+            at = (h.argmax(1) == expert).nonzero(as_tuple=True)[0]
             out = out.index_add(0, at, h[at] * (expert + 1.0))
         return out
 
@@ -207,14 +241,95 @@ def probability_by_a_schedule() -> Trained:
     return _augmented(lambda *_: torch.tensor(0.05))
 
 
+def in_parts(cut: Callable[[torch.Tensor], Any], model: nn.Module | None = None) -> Trained:
+    """Each part of a batch has its loss; 7 and 5 rows on two ranks."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        parts = zip(cut(b[0]), cut(b[1]), strict=True)
+        return torch.stack([F.cross_entropy(m(x), y) for x, y in parts]).sum()
+
+    return loop(model or mlp(), loss)
+
+
+def halves() -> Trained:
+    def cut(x: torch.Tensor) -> list[torch.Tensor]:
+        half = len(x) // 2
+        return [x[:half], x[half:]]
+
+    return in_parts(cut)
+
+
+def halves_by_chunk() -> Trained:
+    return in_parts(lambda x: x.chunk(2))
+
+
+def first_two() -> Trained:
+    return in_parts(lambda x: [x[:2], x[2:]])
+
+
+def every_other() -> Trained:
+    return in_parts(lambda x: [x[::2].double().float() if x.is_floating_point() else x[::2]])
+
+
+def halves_of_outputs() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, half = m(b[0]), len(b[0]) // 2
+        return F.cross_entropy(out[:half], b[1][:half]) + out[half:].square().mean()
+
+    return loop(mlp(), loss)
+
+
+def first_two_within() -> Trained:
+    return trained_by(Mixing(lambda h: torch.cat([h[:2], 2.0 * h[2:]])))
+
+
+def parts_of_even_shares() -> Trained:
+    """Whose rows are those of one device: a part each to an update, and to a loss."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y, z in DataLoader(Subset(classes().dataset, range(36)), batch_size=12):
+        some = (x.shape[0], len(x) // 2)
+        half = some[1]
+        for part, wanted in zip(x.chunk(2), y.chunk(2), strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(part), wanted).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        first = F.cross_entropy(model(x[:half]), y[:half])
+        (first + 0.3 * (model(x)[half:, 0] - z[half:]).square().mean()).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()], []
+
+
+def views_taken_apart() -> Trained:
+    """And some rows that are only looked at."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out, n = m(torch.cat([b[0], 0.5 * b[0]])), len(b[0])
+        out[:3].detach().tolist()
+        b[0][:2].mean().item()
+        one, other = out.chunk(2)
+        return F.cross_entropy(out[n:], b[1]) + F.mse_loss(one, other)
+
+    return loop(mlp(), loss)
+
+
+CUT = {
+    each.__name__: each
+    for each in (
+        halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within
+    )
+}  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "spread_of_the_batch_within": (spread_of_the_batch_within, "rows, by std"),
     "attention_over_the_batch": (attention_over_the_batch, "rows, by matmul"),
     "capacity_of_experts": (capacity_of_experts, "rows, by cumsum"),
     "largest_taken_off_the_graph": (largest_taken_off_the_graph, "rows, by max"),
     "targets_less_a_number": (targets_less_a_number_that_was_read, "rows, by a number in sub"),
+    "margin_of_the_batch": (margin_that_numpy_takes_of_the_batch, "rows, by a number in sub"),
     "rows_of_earlier_batches": (rows_of_earlier_batches, "rows, by stack"),
     "codebook_that_follows": (codebook_that_follows_rows, "rows, by "),
+    "codebook_that_begins_late": (partial(codebook_that_follows_rows, 30), "rows, by "),
     "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
@@ -227,5 +342,8 @@ APART = {
         a_teacher_that_normalises,
         probability_by_a_schedule,
         state_that_is_carried,
+        margin_by_a_schedule,
+        parts_of_even_shares,
+        views_taken_apart,
     )
 }

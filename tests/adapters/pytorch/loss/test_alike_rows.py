@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -51,7 +51,8 @@ def buffered(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def fixed(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
-    """Points that were drawn before the loop."""
+    """Points that were drawn before the loop, which shows NumPy what they are."""
+    net.points.numpy().mean()
     return critic(x).sum() + 0.1 * critic(net.points).sum()
 
 
@@ -120,19 +121,21 @@ DROPS = ("numbered", "summed", "quiet", "made")
 """Which have a dropout: one that rows of batches come by too draws for these."""
 
 
-def learned(step: Step, *, drops: bool, samples: int = 22) -> float:
+def learned(
+    step: Step, *, drops: bool, samples: int = 22, kept: Any = (), epochs: int = 3
+) -> float:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8))
     net.numbers = np.random.default_rng(3)
     net.chains, net.points = torch.rand(30, 8), torch.randn(12, 8)
-    net.grid = torch.linspace(-1, 1, 96).view(12, 8)
+    net.grid = torch.from_numpy(np.linspace(-1, 1, 96, dtype=np.float32).reshape(12, 8))
     with torch.inference_mode():
         net.looked_up = torch.ones(4, 8)  # which counts no writes
     norm = nn.Dropout(0.3) if drops else nn.BatchNorm1d(8)
     critic = nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.02)
-    net.late = None
-    for each in range(3):
+    net.late, net.kept = None, [*kept]
+    for each in range(epochs):
         for (x,) in DataLoader(
             TensorDataset(torch.randn(samples, 8)), batch_size=BATCH, shuffle=True
         ):
@@ -264,11 +267,15 @@ def test_numbers_that_begin_late_are_named(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err.count("began after the loop's first steps") == 1
 
 
-def rows_of_before(whole: bool) -> float:
-    """As many rows of a NumPy buffer as the batch has: drawn, or the batch before, whole."""
+def rows_of_before(whole: bool, first: int = 0) -> float:
+    """As many rows of a NumPy buffer as the batch has: drawn, or the batch before, whole. first:
+    the step from which on."""
+    epochs = 12 if first else 3
 
     def step(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
-        net.kept = [*getattr(net, "kept", []), (2 * x).numpy()]
+        net.kept.append((2 * x).numpy())
+        if len(net.kept) < first:
+            return cast("torch.Tensor", critic(x).mean())
         rows = np.concatenate(net.kept[:-1] or net.kept)
         again = rows[-len(x) :] if whole else net.numbers.permutation(rows)[: len(x)]
         loss: torch.Tensor = critic(x).mean() + critic(torch.from_numpy(again)).mean()
@@ -276,14 +283,38 @@ def rows_of_before(whole: bool) -> float:
 
     with dream.strategy("mirrored"):
         # of the last batch, one rank has no row; the batch before has as many as this one
-        return learned(step, drops=True, samples=48 if whole else 49)
+        return learned(step, drops=True, samples=48 if whole or first else 49, epochs=epochs)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("whole", "first"), [(False, 0), (True, 0), (False, 40), (True, 40)])
 def test_rows_that_a_rank_has_kept_are_named(
-    capfd: pytest.CaptureFixture[str], whole: bool
+    capfd: pytest.CaptureFixture[str], whole: bool, first: int
 ) -> None:
     """A rank draws from its own rows: 4.5 of 144 in one script, unsaid. A batch before this one is
     each rank's share of one device's."""
-    dream.launch(rows_of_before, whole, n=2, framework="torch", timeout=240)
+    dream.launch(rows_of_before, whole, first, n=2, framework="torch", timeout=240)
     assert capfd.readouterr().err.count("rows of earlier batches that NumPy") == (not whole)
+
+
+def written_by_numpy(how: str) -> float:
+    """Rows that were there before the loop, or that have the batch's beside what is large."""
+
+    def step(net: Any, critic: Any, x: torch.Tensor) -> torch.Tensor:
+        rows = np.full((13, 8), 1e6, np.float32) if how == "beside" else net.kept[0]
+        rows[0] = x.numpy()[0]
+        given = torch.from_numpy(rows) if how == "beside" else net.kept[1]
+        loss: torch.Tensor = critic(x).mean() + 1e-6 * critic(given).square().mean()
+        return loss
+
+    kept = torch.zeros(13, 8)
+    own = np.zeros((13, 8), np.float32)
+    pairs = {"tensor": (kept.numpy(), kept), "array": (own, torch.from_numpy(own)), "beside": ()}
+    with dream.strategy("mirrored"):
+        return learned(step, drops=True, kept=pairs[how])
+
+
+@pytest.mark.parametrize("how", ["tensor", "array", "beside"])
+def test_rows_that_numpy_writes_are_named(capfd: pytest.CaptureFixture[str], how: str) -> None:
+    """They counted as alike on every rank, unsaid, as did rows that differ by little."""
+    dream.launch(written_by_numpy, how, n=2, framework="torch", timeout=240)
+    assert capfd.readouterr().err.count("as those that each rank has kept") == 1

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from constant_scripts import COUPLED, INNOCENT
-from kept_scripts import APART, MIXED, WRITTEN
+from kept_scripts import APART, CUT, MIXED, WRITTEN
 
 from dream.adapters.pytorch.loss.coupling.forms import form_of
 
 JOB = Path(__file__).with_name("constant_job.py")
 COUPLES = ("a constant of the loss", "of all of a share's rows")
+CUTS = "the loop takes some of its batch's rows by their number"
 WRITES = "the loop writes what it made of a batch's rows into a"
 Ran = Mapping[str, tuple[float, list[str], str]]
 
@@ -50,7 +51,7 @@ def test_of_any_other_constant_nothing_is_said(ran: Ran, name: str) -> None:
     apart, said, refused = ran[name]
     if name != "time_first":  # which drops at random
         assert apart < 1e-6
-    assert not any(each in line for line in said for each in (*COUPLES, WRITES))
+    assert not any(each in line for line in said for each in (*COUPLES, CUTS, WRITES))
     assert not refused
 
 
@@ -59,6 +60,13 @@ def test_rows_that_are_written_into_what_stays_are_named(ran: Ran, name: str) ->
     apart, said, _ = ran[name]
     assert apart > 1e-4
     assert sum(WRITES in line for line in said) == 1
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_parts_of_a_batch_that_are_other_rows_on_a_share_are_named(ran: Ran, name: str) -> None:
+    apart, said, _ = ran[name]
+    assert apart > 1e-4
+    assert sum(CUTS in line for line in said) == 1
 
 
 def _drawn(*shape: int) -> torch.Tensor:

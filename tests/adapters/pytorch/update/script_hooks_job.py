@@ -309,6 +309,36 @@ def stepped_before_as_gradients_come() -> Loop:
     return loop
 
 
+def nodes_with_bounds() -> torch.Tensor:
+    """By hooks on the graph's own nodes, before they run and after."""
+
+    def held(gradients: tuple[Any, ...], _: Any = None) -> tuple[Any, ...]:
+        return tuple(None if g is None else g.clamp(-0.002, 0.002) for g in gradients)
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for x, _ in loader():
+        optimizer.zero_grad()
+        hidden = torch.tanh(model[0](x))
+        again = torch.tanh(hidden)
+        assert hidden.grad_fn is not None
+        assert again.grad_fn is not None
+        hidden.grad_fn.register_prehook(held)
+        again.grad_fn.register_hook(held)
+        again.grad_fn.register_hook(lambda *_: (torch.zeros(()),)).remove()
+        model[2](again).square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def node_of_a_parameter() -> torch.Tensor:
+    """Looked at, which is said."""
+    model = net()
+    node = model[0].weight.view_as(model[0].weight).grad_fn.next_functions[0][0]
+    node.register_prehook(lambda _: None)
+    return train(model)
+
+
 LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     clamped,
     clamped_where_passes_add_up,
@@ -321,6 +351,8 @@ LOOPS: tuple[Callable[[], torch.Tensor], ...] = (
     modules_with_bounds,
     copies_of_modules_with_bounds,
     all_modules_with_bounds,
+    nodes_with_bounds,
+    node_of_a_parameter,
 )
 EARLIER: tuple[Callable[[], Loop], ...] = (
     modules_with_bounds_before,
@@ -337,6 +369,7 @@ SHARDED: tuple[Callable[..., Any], ...] = (
     clamped_activations,
     functions_with_bounds,
     modules_with_bounds,
+    nodes_with_bounds,
     clamped_before_and_prepared,
 )
 """Those that are run under `sharded` too, by the name of the loop and of the strategy."""

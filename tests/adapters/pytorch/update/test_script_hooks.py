@@ -33,11 +33,16 @@ def test_a_loop_with_hooks_ends_with_the_weights_of_one_device(loop: str, ranks:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_what_a_hook_on_something_computed_sees_is_said_once_a_block(ranks: int) -> None:
     lines = [line for line in results(ranks)[0][1] if "rows of the whole" in line]
-    assert len(lines) == 9  # in each block where a tensor's, or a module's, changes it
+    assert len(lines) == 11  # in each block where a tensor's, or a module's, changes it
 
 
 def test_hooks_of_several_gradients_are_said() -> None:
     lines = [line for line in results(2)[0][1] if "register_multi_grad_hook" in line]
+    assert len(lines) == 1
+
+
+def test_a_hook_on_the_node_of_a_parameter_is_said() -> None:
+    lines = [line for line in results(2)[0][1] if "that adds up a parameter's gradient" in line]
     assert len(lines) == 1
 
 

@@ -1,0 +1,66 @@
+"""Rows of a batch that the loop takes by their number: a rank takes them of its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
+from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
+
+CUTS = {"__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "vsplit"}
+"""What may take some of the rows in a row."""
+CUT = "dream.cut"
+"""A key of a graph node's metadata: the function that cut off rows there which are not those of one
+device."""
+_BY_PARTS = {"chunk", "tensor_split", "vsplit"}
+_CUT = (
+    "the loop takes some of its batch's rows by their number (%s), and a rank takes them of its "
+    "own share. Where that number is a fixed one, or a share does not divide as the batch does, "
+    "they are other rows than on one device, and another model is trained. Have loaders give the "
+    "parts, or choose rows by what is in the batch, as by a column of their own"
+)
+
+
+@final
+class Cuts:
+    """Tells once of such rows that are trained on."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def tell(self, name: str) -> None:
+        """name: of the function that has cut them off; nothing where none has."""
+        if name and not self._told:
+            self._told = True
+            logger.info(_CUT, "a slice" if name == "__getitem__" else name)
+
+
+def parts_of_rows(
+    name: str, args: Any, x: torch.Tensor, of: OfRows, outs: Sequence[torch.Tensor], rows: Rows
+) -> list[Origin] | None:
+    """What was taken of a tensor's rows by their number: all of some of several kinds, as of two
+    views, or parts. None where none were. rows: the share's."""
+    dim, by = of.place.dim, slice(None)
+    if name == "__getitem__":
+        given = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if len(given) <= dim or not all(isinstance(each, slice) for each in given[: dim + 1]):
+            return None
+        by = given[dim]
+    elif any(out.dim() != x.dim() for out in outs):
+        return None
+    sizes = [out.shape[dim] for out in outs]
+    if not all(sizes) or set(sizes) == {x.shape[dim]}:
+        return None
+    if all(size % of.n == 0 for size in sizes) and by.step in (None, 1):
+        return [replace(of, place=replace(of.place, each=size // of.n)) for size in sizes]
+    even = rows.count * rows.cut.step == rows.total and by.step in (None, 1)
+    parts = args[1] if name in _BY_PARTS and isinstance(args[1], int) else 2
+    even &= all(size * parts == x.shape[dim] for size in sizes)
+    same = even and (name in _BY_PARTS or worked_out_of_a_length())
+    return [ChosenRows(size, cut="" if same else name) for size in sizes]
