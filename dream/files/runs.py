@@ -24,6 +24,7 @@ from dream.cluster.settings import variable_set
 _WANDB, _MLFLOW = "wandb", "mlflow"
 _READS = ("get_", "search_", "list_", "load_")
 _FILES_ALLOWED = "MLFLOW_ALLOW_FILE_STORE", "true"
+_SERVERS = "http", "databricks", "uc:"
 _STORES = (
     ("tracking._tracking_service", "TrackingStoreRegistry", "store.tracking"),
     ("tracking._model_registry", "ModelRegistryStoreRegistry", "store.model_registry"),
@@ -94,8 +95,12 @@ def _aside(
             return import_module(module).FileStore(str(Path(folder.name).absolute()))
 
     @wraps(get_store)
-    def get(*args: Any, **kwargs: Any) -> AsideStore:
-        return AsideStore(own(), get_store(*args, **kwargs))
+    def get(registry: Any, store_uri: str | None = None, *args: Any, **kwargs: Any) -> AsideStore:
+        def jobs() -> Any:
+            return get_store(registry, store_uri, *args, **kwargs)
+
+        where = store_uri or sys.modules[_MLFLOW].get_tracking_uri()
+        return AsideStore(own(), jobs, remote=where.startswith(_SERVERS))
 
     return get
 
@@ -103,11 +108,14 @@ def _aside(
 @final
 class AsideStore:
     """Keeps what is written, and answers for what it does not hold from the job's store, into which
-    nothing is written: what belongs to a run of that is left out."""
+    nothing is written: what belongs to a run of that is left out.
 
-    def __init__(self, own: Any, jobs: Any) -> None:
+    jobs: opens that, when it is first asked: two ranks that make one database at a time break it.
+    remote: whether that is a server.
+    """
+
+    def __init__(self, own: Any, jobs: Callable[[], Any], *, remote: bool) -> None:
         self._own, self._jobs = own, jobs
-        remote = "Rest" in "".join(kind.__name__ for kind in type(jobs).__mro__)
         self._drawing = _undrawn if remote else nullcontext
 
     def __getattr__(self, name: str) -> Any:
@@ -133,7 +141,7 @@ class AsideStore:
             kwargs = self._own_experiment(args, kwargs)
             return self._own.create_run(**kwargs)
         if name.startswith(_READS):
-            return getattr(self._jobs, name)(*args, **kwargs)
+            return getattr(self._jobs(), name)(*args, **kwargs)
         return None
 
     def _own_experiment(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
