@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
+from dream.adapters.keras.auto_recompute import Chooser
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.collectives import Communicator
@@ -98,7 +99,8 @@ class Engine(ABC):
     draws_locally: whether each part is asked to draw for itself.
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
-    fits: whether a step is begun again in smaller parts when memory runs out.
+    fits: whether a step is begun again in smaller parts when memory runs out. chooses: whether
+        `recompute="auto"` is known to it. batch: the samples of a global batch in fit, where known.
     parted: whether each rank reads its own part of what fit trains on. over: all of them have.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
     the order of samples from.
@@ -117,12 +119,13 @@ class Engine(ABC):
     generators: Generators
     knobs: Knobs = Knobs()
     exchange: PartsExchange | None = None
-    fits = False
+    fits = chooses = False
+    batch: int | None = None
     parted = over = False
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
-            "compression", "op", "autotune", "strict",
+            "memory_budget", "compression", "op", "autotune", "strict",
         ),
         (),
     )  # fmt: skip
@@ -241,8 +244,29 @@ class Engine(ABC):
         """Whether x is a tensor that gradients flow through."""
 
     @abstractmethod
-    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        """Call `run(*tensors)`, and again in backward in place of keeping its values."""
+    def recompute(
+        self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Call `run(*tensors)`, and again in backward in place of keeping its values. layers: those
+        that take part."""
+
+    def chooser(self, model: Any) -> Chooser:
+        """Make what chooses the layers of a model that are computed again."""
+        raise NotImplementedError
+
+    def batch_of(self, data: Any) -> int | None:
+        """Return the samples of a batch of the framework's own data, where it tells."""
+        del data
+        return None
+
+    @property
+    def most_rows(self) -> int | None:
+        """The samples that a part calls a model on at a time, where they are known."""
+        if self.batch is None:
+            return None
+        division = self.division
+        rows = max(len(division.rows(self.batch, part)) for part in range(self.parts))
+        return -(-rows // self.knobs.micros)
 
     @abstractmethod
     def one_hot(self, share: BatchShare) -> list[Any]:

@@ -12,16 +12,19 @@ import keras
 from keras import tree
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.keras import private
+from dream.adapters.keras import auto_recompute, private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.draws import bound
+from dream.update.recomputing import AUTO
 
 
 def adopt(model: Any, engine: Engine) -> None:
     """Have a built model compute again in backward what was asked for; once."""
     asked = engine.knobs.recompute
-    engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
     if not asked or not isinstance(model, keras.Layer) or not model.built:
+        return
+    if asked == AUTO:
+        auto_recompute.adopt(model, engine.chooser, lambda layers, call: _recomputed(layers, engine, call))
         return
     if asked == "sqrt":
         _in_runs(model, engine)
@@ -147,7 +150,7 @@ def _recomputed(
             shape[0] = result
             return list(tree.flatten(result))
 
-        outputs = engine.recompute(bound(run), [given[place] for place in places])
+        outputs = engine.recompute(bound(run), [given[place] for place in places], layers)
         return tree.pack_sequence_as(shape[0], list(outputs))
 
     return recomputed

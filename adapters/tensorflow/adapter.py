@@ -24,6 +24,8 @@ from dream.update.update import Knobs
 class Parallelism(Adapter):
     """Keras models on TensorFlow. Built from a plan, before TensorFlow's first op."""
 
+    chooses = False
+    """Whether it takes `recompute="auto"`."""
     _topology: Topology
     _communicator: Communicator
 
@@ -32,7 +34,8 @@ class Parallelism(Adapter):
         self.plan = plan
         knobs = Knobs.of(plan.options)
         knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
-        knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
+        if not self.chooses:
+            knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
         if plan.options.get("input") == "sharded" and not self.reads_parts(plan):
             raise Unsupported(
                 "Ranks read parts of their own in fit, with one device each. Received: "

@@ -12,11 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dream.adapters.keras.auto_recompute import Chooser
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare, Engine, unweighed
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import refused_where, translated
 from dream.adapters.tensorflow.keras import slices
+from dream.adapters.tensorflow.keras.auto_recompute import TracedChooser
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -26,6 +28,8 @@ DIFFER = "ranks read different batches"
 
 class TensorFlowEngine(Engine):
     """Keras's steps in TensorFlow; where the parts are, and who adds up, is left open."""
+
+    chooses = True
 
     @property
     def framework(self) -> Framework:
@@ -66,8 +70,17 @@ class TensorFlowEngine(Engine):
     def differentiable(self, x: Any) -> bool:
         return bool(tf.is_tensor(x)) and x.dtype.is_floating
 
-    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+    def recompute(
+        self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
+    ) -> Sequence[Any]:
+        del layers
         return recomputed(run, tensors)
+
+    def chooser(self, model: Any) -> Chooser:
+        return TracedChooser(model, self.knobs.memory_budget, lambda: self.most_rows)
+
+    def batch_of(self, data: Any) -> int | None:
+        return private.batch_of(data) if isinstance(data, tf.data.Dataset) else None
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)
