@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
-from dream.adapters.keras.auto_recompute import Chooser
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.mixed.resync import Resyncs
@@ -57,15 +57,6 @@ def on_present(
     return [None if g is None else next(found) for g in gradients]
 
 
-def unweighed(received: str) -> str:
-    """Return the words of an error about gradients of a loop of the user's own."""
-    return (
-        "These gradients are one replica's own, and nothing says what they weigh. Received: "
-        f"{received}, gradients that differ between replicas. Give every rank the same batch. "
-        "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit."
-    )
-
-
 Array = NDArray[Any]
 LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
 """From a model's outputs the gradient of a loss by each, of the same shapes."""
@@ -100,7 +91,7 @@ class Engine(ABC):
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     fits: whether a step is begun again in smaller parts when memory runs out. chooses: whether
-        `recompute="auto"` is known to it. batch: the samples of a global batch in fit, where known.
+        it takes `recompute="auto"`.
     parted: whether each rank reads its own part of what fit trains on. over: all of them have.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
     the order of samples from.
@@ -120,7 +111,6 @@ class Engine(ABC):
     knobs: Knobs = Knobs()
     exchange: PartsExchange | None = None
     fits = chooses = False
-    batch: int | None = None
     parted = over = False
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
@@ -254,19 +244,9 @@ class Engine(ABC):
         """Make what chooses the layers of a model that are computed again."""
         raise NotImplementedError
 
-    def batch_of(self, data: Any) -> int | None:
-        """Return the samples of a batch of the framework's own data, where it tells."""
-        del data
-        return None
-
-    @property
-    def most_rows(self) -> int | None:
-        """The samples that a part calls a model on at a time, where they are known."""
-        if self.batch is None:
-            return None
-        division = self.division
-        rows = max(len(division.rows(self.batch, part)) for part in range(self.parts))
-        return -(-rows // self.knobs.micros)
+    def note_batch(self, data: Any, size: int | None) -> None:
+        """Note how many samples a batch of fit has. size: None where only the data may tell."""
+        return
 
     @abstractmethod
     def one_hot(self, share: BatchShare) -> list[Any]:

@@ -14,11 +14,10 @@ from keras.src.backend import convert_to_tensor
 from keras.src.backend import numpy as backend_numpy
 from keras.src.backend import random as backend_random
 from keras.src.backend.common import global_state
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 from keras.src.losses import loss as loss_module
-from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 
 __all__ = ["backend_numpy", "backend_random", "convert_to_tensor", "tree"]
 
@@ -117,13 +116,10 @@ def reduction_axes(layer: Any) -> tuple[int, ...]:
     return tuple(layer._reduction_axes)
 
 
-def replace_call(
-    layer: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]], *, again: bool = False
-) -> None:
-    """Have a layer compute by `make(call)`, once. It knows the signature of its call already.
-    again: also where its call was replaced before."""
+def replace_call(layer: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have a layer compute by `make(call)`, once. It knows the signature of its call already."""
     _forget_later(layer)
-    if again or "call" not in vars(layer):
+    if "call" not in vars(layer):
         object.__setattr__(layer, "call", make(layer.call))
 
 
@@ -165,39 +161,6 @@ def calls_of(layer: Any, model: Any) -> list[Any]:
     and `output_tensors`."""
     own = {id(call) for calls in model._nodes_by_depth.values() for call in calls}
     return [call for call in layer._inbound_nodes if id(call) in own]
-
-
-def graph_of(model: Any) -> Any | None:
-    """Return the graph of layers' calls that a model runs, if Keras runs it as it is."""
-    if isinstance(model, keras.Sequential):
-        return model._functional if type(model).call is keras.Sequential.call else None
-    return model if isinstance(model, Functional) and type(model).call is Functional.call else None
-
-
-def calls_in(graph: Any) -> list[Any]:
-    """Return the calls of a graph in the order in which Keras makes them: each with its
-    `operation`, `input_tensors` and `outputs`."""
-    found = [call for depth in sorted(graph._nodes_by_depth, reverse=True)
-             for call in graph._nodes_by_depth[depth]]  # fmt: skip
-    return [call for call in found if call.operation and not call.is_input]
-
-
-def make_call(call: Any, values: dict[int, Any], training: Any) -> list[Any]:
-    """Make one of a graph's calls. values: of tensors, by the id of what stands for each."""
-    args, kwargs = call.arguments.fill_in(values)
-    return list(tree.flatten(operation_fn(call.operation, training=training)(*args, **kwargs)))
-
-
-def packed(graph: Any, outputs: list[Any]) -> Any:
-    """Return outputs as a model of the graph gives them."""
-    return unpack_singleton(tree.pack_sequence_as(graph._outputs_struct, outputs))
-
-
-def set_masks(inputs: list[Any], mask: Any) -> None:
-    """Give a model's inputs the masks that it was called with."""
-    for x, each in zip(inputs, [] if mask is None else tree.flatten(mask), strict=False):
-        if each is not None:
-            set_keras_mask(x, each)
 
 
 def flat_inputs(model: Any, inputs: Any) -> list[Any]:

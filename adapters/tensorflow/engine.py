@@ -12,9 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dream.adapters.keras.auto_recompute import Chooser
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare, Engine, unweighed
+from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.forward import unweighed
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import refused_where, translated
 from dream.adapters.tensorflow.keras import slices
@@ -30,6 +31,7 @@ class TensorFlowEngine(Engine):
     """Keras's steps in TensorFlow; where the parts are, and who adds up, is left open."""
 
     chooses = True
+    _batch: int | None = None
 
     @property
     def framework(self) -> Framework:
@@ -77,10 +79,21 @@ class TensorFlowEngine(Engine):
         return recomputed(run, tensors)
 
     def chooser(self, model: Any) -> Chooser:
-        return TracedChooser(model, self.knobs.memory_budget, lambda: self.most_rows)
+        budget = self.knobs.memory_budget
+        assert budget is not None  # refused else as the block is opened
+        return TracedChooser(model, budget, self._most_rows)
 
-    def batch_of(self, data: Any) -> int | None:
-        return private.batch_of(data) if isinstance(data, tf.data.Dataset) else None
+    def note_batch(self, data: Any, size: int | None) -> None:
+        known = private.batch_of(data) if isinstance(data, tf.data.Dataset) else None
+        self._batch = size or known
+
+    def _most_rows(self) -> int | None:
+        """Return the samples that a part calls a model on at a time, where they are known."""
+        if self._batch is None:
+            return None
+        division = self.division
+        rows = max(len(division.rows(self._batch, part)) for part in range(self.parts))
+        return -(-rows // self.knobs.micros)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)

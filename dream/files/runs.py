@@ -16,10 +16,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, final
 
+from dream._errors import Unsupported
 from dream._framework import ImportWatch
 from dream._log import logger
 from dream._patches import Patches
 from dream.cluster.settings import variable_set
+from dream.files import saves
 
 _WANDB, _MLFLOW = "wandb", "mlflow"
 _READS = ("get_", "search_", "list_", "load_")
@@ -66,6 +68,10 @@ class Runs:
             return init(*args, **{**kwargs, "mode": "disabled"})
 
         self._patches.replace_bound(wandb, "init", silent, _WANDB)
+        add = _after_rank_0(wandb.Artifact.add_file)
+        self._patches.replace(wandb.Artifact, "add_file", add)
+        for name in ("agent", "sweep"):
+            self._patches.replace_bound(wandb, name, _refused(name), _WANDB)
 
 
 @cache
@@ -80,6 +86,43 @@ def _set_mlflow_aside() -> None:
     for home, registry, files in _STORES:
         kind = getattr(sys.modules[f"mlflow.{home}.registry"], registry)
         kind.get_store = _aside(kind.get_store, f"mlflow.{files}.file_store", folder)
+    client = sys.modules["mlflow.tracking._tracking_service.client"].TrackingServiceClient
+    client.log_artifact = _where_there(client.log_artifact)
+    client.log_artifacts = _where_there(client.log_artifacts)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise Unsupported(
+            "Each rank would be given hyperparameters of its own by a sweep. Received: "
+            f"wandb.{name} in the block. Have the sweep's agent start the job, by a line of its "
+            "configuration: command: [dream, run, -n, 2, ${program}, ${args}]."
+        )
+
+    return refused
+
+
+def _after_rank_0(take: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes a file that rank 0 saves once it is there."""
+
+    @wraps(take)
+    def taken(owner: Any, local_path: Any, *args: Any, **kwargs: Any) -> Any:
+        saves.here().before_reading(local_path)
+        return take(owner, local_path, *args, **kwargs)
+
+    return taken
+
+
+def _where_there(log: Callable[..., Any]) -> Callable[..., None]:
+    """Return what logs the files that are there; a script may write some on rank 0 alone."""
+
+    @wraps(log)
+    def logged(client: Any, run_id: Any, local_path: Any, *args: Any, **kwargs: Any) -> None:
+        saves.here().before_reading(local_path)
+        if Path(local_path).exists():
+            log(client, run_id, local_path, *args, **kwargs)
+
+    return logged
 
 
 def _aside(

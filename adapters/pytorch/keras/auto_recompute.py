@@ -9,9 +9,8 @@ from typing import Any, final
 
 import torch
 
-from dream._errors import ConfigurationError
-from dream.adapters.keras.auto_recompute import Call, Chooser
-from dream.adapters.keras.runs import Run
+from dream.adapters.keras.update.auto_recompute import Call, Chooser
+from dream.adapters.keras.update.runs import Run
 from dream.adapters.pytorch.update.auto_recompute import AutoRecompute, Recorder
 from dream.collectives import Communicator
 
@@ -27,13 +26,6 @@ class MeasuringChooser(Chooser):
         self, model: Any, budget: float | str | None, world: Communicator, calls: int
     ) -> None:
         super().__init__(model)
-        on_cpu = not any(v.value.is_cuda for v in model.trainable_variables)
-        if budget is None and on_cpu:
-            raise ConfigurationError(
-                "On the CPU the memory limit for activations must be given. Received: "
-                "recompute='auto' without memory_budget. Pass memory_budget='2GB', or 0.5 for half "
-                "of what they take."
-            )
         self._auto = AutoRecompute(budget, world, calls=calls, watch=self._watch)
         self._recorder: Recorder | None = None
 

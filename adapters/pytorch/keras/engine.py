@@ -16,7 +16,6 @@ from torch.autograd.function import once_differentiable
 from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream.adapters.keras import hooks, private
-from dream.adapters.keras.auto_recompute import Chooser
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import (
     Array,
@@ -28,6 +27,7 @@ from dream.adapters.keras.engine import (
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged

@@ -15,8 +15,8 @@ import tensorflow as tf
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.keras import private
-from dream.adapters.keras.auto_recompute import Call, Chooser
-from dream.adapters.keras.runs import Run
+from dream.adapters.keras.update.auto_recompute import Call, Chooser
+from dream.adapters.keras.update.runs import Run
 from dream.adapters.tensorflow.operations import SAME, cost, size_of
 from dream.update.recomputing import Block, Measured, choose
 
@@ -30,16 +30,8 @@ _LIKELY_ROWS = 32
 class TracedChooser(Chooser):
     """rows: those of a part's batch, asked for when it is traced; None where they are not known."""
 
-    def __init__(
-        self, model: Any, budget: float | str | None, rows: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, model: Any, budget: float | str, rows: Callable[[], int | None]) -> None:
         super().__init__(model)
-        if budget is None:
-            raise ConfigurationError(
-                "TensorFlow does not say what memory is free, so the limit for activations must be "
-                "given. Received: recompute='auto' without memory_budget. Pass "
-                "memory_budget='2GB', or 0.5 for half of what they take."
-            )
         self._budget, self._rows = budget, rows
         self._trace: _Trace | None = None
 
@@ -97,7 +89,7 @@ class TracedChooser(Chooser):
             dims[0] = rows or _LIKELY_ROWS
         if None in dims:
             raise Unsupported(
-                "The bytes of a step follow from a batch's shape, of which TensorFlow knows a part. "
+                "The bytes of a step follow from a batch's shape, which is known in part. "
                 f"Received: {tuple(dims)}, with recompute='auto'. Pass recompute=True, name "
                 "layers, or give inputs of a fixed shape."
             )

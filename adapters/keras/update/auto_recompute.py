@@ -17,7 +17,8 @@ from keras import tree
 
 from dream._patches import value_set
 from dream.adapters.keras import private
-from dream.adapters.keras.runs import Run, whole
+from dream.adapters.keras.update import private as graphs
+from dream.adapters.keras.update.runs import Run, whole
 
 Call = Callable[..., Any]
 Recomputed = Callable[[Sequence[Any], Call], Call]
@@ -94,7 +95,7 @@ def adopt(model: Any, make: Callable[[Any], Chooser], recomputed: Recomputed) ->
     for layer in private.layers_of(model):
         if not isinstance(layer, keras.layers.InputLayer) and not hasattr(layer, _FOLLOWS):
             object.__setattr__(layer, _FOLLOWS, True)
-            private.replace_call(layer, partial(_following, layer, recomputed), again=True)
+            graphs.wrap_call(layer, partial(_following, layer, recomputed))
     _choosers[model] = make(model)
 
 
@@ -103,7 +104,7 @@ _FOLLOWS = "dream_recompute_follows"
 
 def _following(layer: Any, recomputed: Recomputed, call: Call) -> Call:
     again = recomputed([layer], call)
-    graph = private.graph_of(layer)
+    graph = graphs.graph_of(layer)
     run = None if graph is None else whole(graph)
     if run is not None:
         _graphs[layer] = run
@@ -146,8 +147,8 @@ def _in_runs(model: Any, graph: Any, run: Run, recomputed: Recomputed, call: Cal
         if _within.get() is None or kwargs:
             return call(inputs, training=training, mask=mask, **kwargs)
         flat = private.flat_inputs(model, inputs)
-        private.set_masks(flat, mask)
+        graphs.set_masks(flat, mask)
         values = run.values(dict(zip(map(id, graph.inputs), flat, strict=True)), training, follow)
-        return private.packed(graph, [values[id(x)] for x in graph.outputs])
+        return graphs.packed(graph, [values[id(x)] for x in graph.outputs])
 
     return called

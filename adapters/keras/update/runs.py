@@ -8,7 +8,7 @@ from typing import Any, final
 
 import keras
 
-from dream.adapters.keras import private
+from dream.adapters.keras.update import private
 
 Follow = Callable[["Run", list[Any], Any], Sequence[Any]]
 """Makes a run's calls: of the values of what it needs, and `training`."""
