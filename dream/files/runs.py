@@ -180,16 +180,18 @@ class AsideStore:
 
     def _elsewhere(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Of an experiment or a run that the job's store holds, or nobody."""
-        if name == "create_run":
-            kwargs = self._own_experiment(args, kwargs)
-            return self._own.create_run(**kwargs)
+        if name in ("create_run", "create_logged_model"):
+            create = getattr(self._own, name)
+            return create(**self._own_experiment(create, args, kwargs))
         if name.startswith(_READS):
             return getattr(self._jobs(), name)(*args, **kwargs)
         return None
 
-    def _own_experiment(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a run, for an experiment of this store."""
-        given = signature(self._own.create_run).bind(*args, **kwargs).arguments
+    def _own_experiment(
+        self, create: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments of a run or a model, for an experiment of this store."""
+        given = signature(create).bind(*args, **kwargs).arguments
         name = f"of the job: {given['experiment_id']}"
         found = self._own.get_experiment_by_name(name)
         own = self._own.create_experiment(name) if found is None else found.experiment_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,6 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("keras_auto_recompute.py")
 LIMIT = 300
-TRACED = {"tensorflow": 2, "torch": 0}
-"""Calls that are traced to count bytes."""
 
 
 @pytest.mark.slow
@@ -30,6 +29,9 @@ def test_what_a_budget_chooses_is_computed_again_exactly(backend: str, tmp_path:
     assert found.keys() == {"kept", "all", "enough", "share", "bytes"}, done.stdout
     for name, (apart, _) in found.items():
         assert apart <= 1e-6, (name, apart)
-    assert found["enough"][1] < found["bytes"][1] <= found["all"][1] + TRACED[backend]
+    assert found["kept"][1] < found["all"][1]
     assert "recompute: nothing, activations of" in done.stderr
-    assert done.stderr.count("Run, ") >= 1  # of layers in a row
+    assert len(re.findall(r"recompute: \d.* KB to ", done.stderr)) == 2
+    if backend == "tensorflow":  # where costs are counted, not timed
+        assert found["enough"][1] < found["bytes"][1]
+        assert " Run, " in done.stderr
