@@ -32,6 +32,3 @@ def test_what_a_budget_chooses_is_computed_again_exactly(backend: str, tmp_path:
     assert found["kept"][1] < found["all"][1]
     assert "recompute: nothing, activations of" in done.stderr
     assert len(re.findall(r"recompute: \d.* KB to ", done.stderr)) == 2
-    if backend == "tensorflow":  # where costs are counted, not timed
-        assert found["enough"][1] < found["bytes"][1]
-        assert " Run, " in done.stderr
