@@ -1,6 +1,6 @@
 """What recomputation saves on TensorFlow: a chain of blocks in Keras's compiled fit.
 
-    python benchmarks/recompute_keras.py [--width 64] [--rows 8192]
+    python benchmarks/recompute_keras.py [--width 64] [--rows 8192] [--depths 16 64 144]
 
 TensorFlow does not say what it holds on a CPU. So each figure is of a process of its own: by how
 much its resident memory rises above what it was before, at most, in one step on `rows` samples of
@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 DEPTHS = (16, 64, 144)
-WAYS: dict[str, Any] = {"kept": False, "all": True, "sqrt": "sqrt"}
+_AUTO = {"recompute": "auto"}
+WAYS: dict[str, Any] = {
+    "kept": {}, "all": {"recompute": True}, "sqrt": {"recompute": "sqrt"},
+    "0.5": _AUTO | {"memory_budget": 0.5}, "0.25": _AUTO | {"memory_budget": 0.25},
+}  # fmt: skip
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
 """glibc: what is free is given back, and leaves no holes."""
 
@@ -56,7 +60,7 @@ def step(depth: int, way: str, width: int, rows: int) -> tuple[float, float]:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    with dream.strategy("single", framework="tensorflow", recompute=WAYS[way]):
+    with dream.strategy("single", framework="tensorflow", **WAYS[way]):
         model = keras.Sequential([keras.Input((width,)), *(Block() for _ in range(depth))])
         model.compile("sgd", "mse")
     x = np.random.default_rng(0).normal(size=(rows, width)).astype(np.float32)
@@ -78,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -85,7 +90,7 @@ def main() -> None:
         print(*step(int(depth), way, int(width), int(rows)))
         return
     print(f"{'depth':>6}" + "".join(f"{way:>8} {'time':>6}" for way in WAYS))
-    for depth in DEPTHS:
+    for depth in given.depths:
         found = [measured(depth, way, given.width, given.rows) for way in WAYS]
         kept = found[0][1]
         print(f"{depth:>6}" + "".join(f"{n:>8.0f} {s / kept:>6.2f}" for n, s in found), flush=True)

@@ -13,6 +13,7 @@ from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.mixed.resync import Resyncs
@@ -56,15 +57,6 @@ def on_present(
     return [None if g is None else next(found) for g in gradients]
 
 
-def unweighed(received: str) -> str:
-    """Return the words of an error about gradients of a loop of the user's own."""
-    return (
-        "These gradients are one replica's own, and nothing says what they weigh. Received: "
-        f"{received}, gradients that differ between replicas. Give every rank the same batch. "
-        "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit."
-    )
-
-
 Array = NDArray[Any]
 LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
 """From a model's outputs the gradient of a loss by each, of the same shapes."""
@@ -98,7 +90,8 @@ class Engine(ABC):
     draws_locally: whether each part is asked to draw for itself.
     exchange: how the parts' gradients become one; None for their sum.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
-    fits: whether a step is begun again in smaller parts when memory runs out.
+    fits: whether a step is begun again in smaller parts when memory runs out. chooses: whether
+        it takes `recompute="auto"`.
     parted: whether each rank reads its own part of what fit trains on. over: all of them have.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
     the order of samples from.
@@ -117,12 +110,12 @@ class Engine(ABC):
     generators: Generators
     knobs: Knobs = Knobs()
     exchange: PartsExchange | None = None
-    fits = False
+    fits = chooses = False
     parted = over = False
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",
-            "compression", "op", "autotune", "strict",
+            "memory_budget", "compression", "op", "autotune", "strict",
         ),
         (),
     )  # fmt: skip
@@ -241,8 +234,19 @@ class Engine(ABC):
         """Whether x is a tensor that gradients flow through."""
 
     @abstractmethod
-    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        """Call `run(*tensors)`, and again in backward in place of keeping its values."""
+    def recompute(
+        self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Call `run(*tensors)`, and again in backward in place of keeping its values. layers: those
+        that take part."""
+
+    def chooser(self, model: Any) -> Chooser:
+        """Make what chooses the layers of a model that are computed again."""
+        raise NotImplementedError
+
+    def note_batch(self, data: Any, size: int | None) -> None:
+        """Note how many samples a batch of fit has. size: None where only the data may tell."""
+        return
 
     @abstractmethod
     def one_hot(self, share: BatchShare) -> list[Any]:

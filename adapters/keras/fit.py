@@ -80,6 +80,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     optimizer.take_all(model, engine)
     if engine.readers.world_size > 1 or engine.parts > 1:
         checks.report_generators(given["x"], given["validation_data"], engine)
+    engine.note_batch(given["x"], None)
     if not engine.steps and _in_own_order(given["x"]):
         progress.begin_unordered(type(given["x"]).__name__)
         notice.rest()
@@ -96,6 +97,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     )  # fmt: skip
     if engine.parted:
         source = in_parts(source, given["x"], steps, model.steps_per_execution)
+    engine.note_batch(given["x"], source.batch_size)
     alike.compare_arrays(source, engine)
     if engine.steps:
         _prepare(model, state, source, training=True)

@@ -51,3 +51,12 @@ def _is_keras(function: Any) -> bool:
     return isinstance(function, keras.losses.Loss) or str(
         getattr(function, "__module__", "")
     ).startswith("keras.")
+
+
+def unweighed(received: str) -> str:
+    """Return the words of an error about gradients of a loop of the user's own."""
+    return (
+        "These gradients are one replica's own, and nothing says what they weigh. Received: "
+        f"{received}, gradients that differ between replicas. Give every rank the same batch. "
+        "Take the step by strategy.train_step(model, loss, optimizer), or use model.fit."
+    )

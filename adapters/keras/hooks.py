@@ -268,7 +268,8 @@ def distribute(model: Any, engine: Engine) -> Any:
     engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
     if not engine.fits:
         engine.knobs.refuse_fitting(f"A Keras model on {engine.framework}")
-    engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
+    if not engine.chooses or engine.mixed:
+        engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
     if engine.draws_locally and engine.parts > 1:
         raise Unsupported(
             "In Keras models dropout and noise are always drawn for the global batch. Received: "

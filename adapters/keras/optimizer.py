@@ -23,7 +23,8 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
-from dream.adapters.keras.engine import Engine, on_present, unweighed
+from dream.adapters.keras.engine import Engine, on_present
+from dream.adapters.keras.forward import unweighed
 from dream.adapters.keras.randomness.draws import alike, once
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters

@@ -4,6 +4,7 @@ dropout, and without a second update of running statistics."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from math import ceil, sqrt
 from typing import Any
@@ -12,16 +13,25 @@ import keras
 from keras import tree
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.draws import bound
+from dream.adapters.keras.update import auto_recompute
+from dream.update.recomputing import AUTO
+
+_inside: ContextVar[bool] = ContextVar("dream.recomputed", default=False)
 
 
 def adopt(model: Any, engine: Engine) -> None:
     """Have a built model compute again in backward what was asked for; once."""
     asked = engine.knobs.recompute
-    engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
     if not asked or not isinstance(model, keras.Layer) or not model.built:
+        return
+    if asked == AUTO:
+        auto_recompute.adopt(
+            model, engine.chooser, lambda layers, call: _recomputed(layers, engine, call)
+        )
         return
     if asked == "sqrt":
         _in_runs(model, engine)
@@ -125,7 +135,7 @@ def _recomputed(
 
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         given = tree.flatten((args, kwargs))
-        if kwargs.get("training") is False or private.is_rehearsal(given):
+        if _inside.get() or kwargs.get("training") is False or private.is_rehearsal(given):
             return call(*args, **kwargs)
         places = [i for i, x in enumerate(given) if engine.differentiable(x)]
         states = [v for layer in layers for v in private.all_states(layer)]
@@ -140,14 +150,15 @@ def _recomputed(
             inner, named = tree.pack_sequence_as((args, kwargs), values)
             if first:
                 first.clear()
-                result = _checked(layers, lambda: call(*inner, **named))
+                with value_set(_inside, True):  # as in backward, layers in it are kept
+                    result = _checked(layers, lambda: call(*inner, **named))
             else:
                 with keras.StatelessScope(state_mapping=before), casting():
                     result = call(*inner, **named)
             shape[0] = result
             return list(tree.flatten(result))
 
-        outputs = engine.recompute(bound(run), [given[place] for place in places])
+        outputs = engine.recompute(bound(run), [given[place] for place in places], layers)
         return tree.pack_sequence_as(shape[0], list(outputs))
 
     return recomputed

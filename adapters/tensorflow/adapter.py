@@ -11,19 +11,22 @@ from numpy.typing import NDArray
 
 from dream import stall
 from dream._adapter import Adapter, Plan
-from dream._errors import Unsupported
+from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras.checkpoint.checkpointer import KerasCheckpointer
 from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow import private
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
+from dream.update.recomputing import AUTO
 from dream.update.update import Knobs
 
 
 class Parallelism(Adapter):
     """Keras models on TensorFlow. Built from a plan, before TensorFlow's first op."""
 
+    chooses = False
+    """Whether it takes `recompute="auto"`."""
     _topology: Topology
     _communicator: Communicator
 
@@ -32,7 +35,14 @@ class Parallelism(Adapter):
         self.plan = plan
         knobs = Knobs.of(plan.options)
         knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
-        knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
+        if not self.chooses:
+            knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
+        if knobs.recompute == AUTO and knobs.memory_budget is None:
+            raise ConfigurationError(
+                "TensorFlow does not say what memory is free, so the limit for activations must be "
+                "given. Received: recompute='auto' without memory_budget. Pass "
+                "memory_budget='2GB', or 0.5 for half of what they take."
+            )
         if plan.options.get("input") == "sharded" and not self.reads_parts(plan):
             raise Unsupported(
                 "Ranks read parts of their own in fit, with one device each. Received: "

@@ -13,10 +13,13 @@ import keras
 import tensorflow as tf
 
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare, Engine, unweighed
+from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.forward import unweighed
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import refused_where, translated
 from dream.adapters.tensorflow.keras import slices
+from dream.adapters.tensorflow.keras.auto_recompute import TracedChooser
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -26,6 +29,9 @@ DIFFER = "ranks read different batches"
 
 class TensorFlowEngine(Engine):
     """Keras's steps in TensorFlow; where the parts are, and who adds up, is left open."""
+
+    chooses = True
+    _batch: int | None = None
 
     @property
     def framework(self) -> Framework:
@@ -66,8 +72,28 @@ class TensorFlowEngine(Engine):
     def differentiable(self, x: Any) -> bool:
         return bool(tf.is_tensor(x)) and x.dtype.is_floating
 
-    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
+    def recompute(
+        self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
+    ) -> Sequence[Any]:
+        del layers
         return recomputed(run, tensors)
+
+    def chooser(self, model: Any) -> Chooser:
+        budget = self.knobs.memory_budget
+        assert budget is not None  # refused else as the block is opened
+        return TracedChooser(model, budget, self._most_rows)
+
+    def note_batch(self, data: Any, size: int | None) -> None:
+        known = private.batch_of(data) if isinstance(data, tf.data.Dataset) else None
+        self._batch = size or known
+
+    def _most_rows(self) -> int | None:
+        """Return the samples that a part calls a model on at a time, where they are known."""
+        if self._batch is None:
+            return None
+        division = self.division
+        rows = max(len(division.rows(self._batch, part)) for part in range(self.parts))
+        return -(-rows // self.knobs.micros)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)

@@ -216,6 +216,16 @@ def parts_of(dataset: tf.data.Dataset) -> list[tuple[str, list[str] | None]]:
     return [(kind, texts), *(part for each in before for part in parts_of(each))]
 
 
+def batch_of(dataset: tf.data.Dataset) -> int | None:
+    """Return the samples of a dataset's batches, where one of its last stages makes them."""
+    size = getattr(dataset, "_batch_size", None)
+    if size is not None:
+        return int(tf.get_static_value(size))
+    before = dataset._inputs()
+    kept = type(dataset).__name__.endswith(("MapDataset", "PrefetchDataset", "_OptionsDataset"))
+    return batch_of(before[0]) if kept and len(before) == 1 else None
+
+
 def files_of_rank(dataset: tf.data.Dataset, ranks: int, rank: int) -> tf.data.Dataset:
     """Return the dataset that reads every so many file alone."""
     options = tf.data.Options()

@@ -16,14 +16,17 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, final
 
+from dream._errors import Unsupported
 from dream._framework import ImportWatch
 from dream._log import logger
 from dream._patches import Patches
 from dream.cluster.settings import variable_set
+from dream.files import saves
 
 _WANDB, _MLFLOW = "wandb", "mlflow"
 _READS = ("get_", "search_", "list_", "load_")
 _FILES_ALLOWED = "MLFLOW_ALLOW_FILE_STORE", "true"
+_SERVERS = "http", "databricks", "uc:"
 _STORES = (
     ("tracking._tracking_service", "TrackingStoreRegistry", "store.tracking"),
     ("tracking._model_registry", "ModelRegistryStoreRegistry", "store.model_registry"),
@@ -65,6 +68,10 @@ class Runs:
             return init(*args, **{**kwargs, "mode": "disabled"})
 
         self._patches.replace_bound(wandb, "init", silent, _WANDB)
+        add = _after_rank_0(wandb.Artifact.add_file)
+        self._patches.replace(wandb.Artifact, "add_file", add)
+        for name in ("agent", "sweep"):
+            self._patches.replace_bound(wandb, name, _refused(name), _WANDB)
 
 
 @cache
@@ -79,6 +86,43 @@ def _set_mlflow_aside() -> None:
     for home, registry, files in _STORES:
         kind = getattr(sys.modules[f"mlflow.{home}.registry"], registry)
         kind.get_store = _aside(kind.get_store, f"mlflow.{files}.file_store", folder)
+    client = sys.modules["mlflow.tracking._tracking_service.client"].TrackingServiceClient
+    client.log_artifact = _where_there(client.log_artifact)
+    client.log_artifacts = _where_there(client.log_artifacts)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise Unsupported(
+            "Each rank would be given hyperparameters of its own by a sweep. Received: "
+            f"wandb.{name} in the block. Have the sweep's agent start the job, by a line of its "
+            "configuration: command: [dream, run, -n, 2, ${program}, ${args}]."
+        )
+
+    return refused
+
+
+def _after_rank_0(take: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes a file that rank 0 saves once it is there."""
+
+    @wraps(take)
+    def taken(owner: Any, local_path: Any, *args: Any, **kwargs: Any) -> Any:
+        saves.here().before_reading(local_path)
+        return take(owner, local_path, *args, **kwargs)
+
+    return taken
+
+
+def _where_there(log: Callable[..., Any]) -> Callable[..., None]:
+    """Return what logs the files that are there; a script may write some on rank 0 alone."""
+
+    @wraps(log)
+    def logged(client: Any, run_id: Any, local_path: Any, *args: Any, **kwargs: Any) -> None:
+        saves.here().before_reading(local_path)
+        if Path(local_path).exists():
+            log(client, run_id, local_path, *args, **kwargs)
+
+    return logged
 
 
 def _aside(
@@ -94,8 +138,12 @@ def _aside(
             return import_module(module).FileStore(str(Path(folder.name).absolute()))
 
     @wraps(get_store)
-    def get(*args: Any, **kwargs: Any) -> AsideStore:
-        return AsideStore(own(), get_store(*args, **kwargs))
+    def get(registry: Any, store_uri: str | None = None, *args: Any, **kwargs: Any) -> AsideStore:
+        def jobs() -> Any:
+            return get_store(registry, store_uri, *args, **kwargs)
+
+        where = store_uri or sys.modules[_MLFLOW].get_tracking_uri()
+        return AsideStore(own(), jobs, remote=where.startswith(_SERVERS))
 
     return get
 
@@ -103,11 +151,14 @@ def _aside(
 @final
 class AsideStore:
     """Keeps what is written, and answers for what it does not hold from the job's store, into which
-    nothing is written: what belongs to a run of that is left out."""
+    nothing is written: what belongs to a run of that is left out.
 
-    def __init__(self, own: Any, jobs: Any) -> None:
+    jobs: opens that, when it is first asked: two ranks that make one database at a time break it.
+    remote: whether that is a server.
+    """
+
+    def __init__(self, own: Any, jobs: Callable[[], Any], *, remote: bool) -> None:
         self._own, self._jobs = own, jobs
-        remote = "Rest" in "".join(kind.__name__ for kind in type(jobs).__mro__)
         self._drawing = _undrawn if remote else nullcontext
 
     def __getattr__(self, name: str) -> Any:
@@ -129,16 +180,18 @@ class AsideStore:
 
     def _elsewhere(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Of an experiment or a run that the job's store holds, or nobody."""
-        if name == "create_run":
-            kwargs = self._own_experiment(args, kwargs)
-            return self._own.create_run(**kwargs)
+        if name in ("create_run", "create_logged_model"):
+            create = getattr(self._own, name)
+            return create(**self._own_experiment(create, args, kwargs))
         if name.startswith(_READS):
-            return getattr(self._jobs, name)(*args, **kwargs)
+            return getattr(self._jobs(), name)(*args, **kwargs)
         return None
 
-    def _own_experiment(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a run, for an experiment of this store."""
-        given = signature(self._own.create_run).bind(*args, **kwargs).arguments
+    def _own_experiment(
+        self, create: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments of a run or a model, for an experiment of this store."""
+        given = signature(create).bind(*args, **kwargs).arguments
         name = f"of the job: {given['experiment_id']}"
         found = self._own.get_experiment_by_name(name)
         own = self._own.create_experiment(name) if found is None else found.experiment_id

@@ -128,13 +128,13 @@ _PRECISION = Option(
 _RECOMPUTE = Option(
     "recompute", str, False, "which layers' values are computed again in backward instead of kept: "
     "True for each layer of the model, 'sqrt' for the square root of their number in runs, 'auto' "
-    "for those that memory asks for, on torch, or a list of layer names",
+    "for those that memory asks for, or a list of layer names",
     choices=("sqrt", "auto"), also=(bool, list, tuple),
 )  # fmt: skip
 _MEMORY_BUDGET = Option(
     "memory_budget", float, None, "what a step's activations may take under recompute='auto': "
     "bytes, a size as '2GB', up to 1 the share of what they take; by default what is free on a GPU",
-    minimum=0.0, also=(str,), frameworks=("torch",),
+    minimum=0.0, also=(str,),
 )  # fmt: skip
 _SYNC_BATCH_NORM = Option(
     "sync_batch_norm", bool, None, "BatchNorm normalises by the statistics of the global batch, as "

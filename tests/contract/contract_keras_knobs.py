@@ -237,7 +237,12 @@ def _deep(env: Env) -> list[Any]:
     cut = "split=pipeline" in env.cell.options
     normal = layers.LayerNormalization if cut else layers.BatchNormalization
     blocks = [
-        [layers.Dense(16, name=f"dense{i}"), normal(), Traced(), layers.Dropout(0.3, seed=i)]
+        [
+            layers.Dense(16, name=f"dense{i}"),
+            normal(),
+            Traced(),
+            layers.Dropout(0.3, seed=i or None),
+        ]
         for i in range(2)
     ]
     return [*chain(*blocks), layers.Dense(16, "tanh"), layers.Dense(4)]

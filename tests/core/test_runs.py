@@ -14,10 +14,12 @@ import pytest
 LIMIT = 300
 WANDB = """
 import torch
+import os
 from wandb import init
 import wandb
 import dream
 
+rank = int(os.environ["RANK"])
 with dream.strategy("mirrored"):
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
@@ -25,18 +27,27 @@ with dream.strategy("mirrored"):
     x = torch.randn(6, 2)
     for named in (init, wandb.init):
         with named(project="p", config={"lr": 0.1}, mode="offline") as run:
-            run.watch(model, log=None)
+            run.watch(model, log="all", log_freq=1)
             wandb.define_metric("loss", summary="min")
             for step in range(3):
                 loss = model(x).square().mean()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                wandb.log({"loss": loss.item()}, step=step)
+                wandb.log({"loss": loss.item()}, step=step, commit=False)
+                wandb.log({"lr": 0.1}, step=step)
             run.summary["best"] = loss.item()
             assert wandb.config["lr"] == 0.1 and run.name != ""
             open("weights.txt", "a").close()
             wandb.save("weights.txt")
+            torch.save(model.state_dict(), "saved.pt")  # rank 0's, which another waits for
+            artifact = wandb.Artifact("saved", type="model")
+            artifact.add_file("saved.pt")
+            run.log_artifact(artifact)
+    try:
+        rank and wandb.agent("none/none/none", print)
+    except dream.Unsupported as error:
+        print("refused:", error)
     left = wandb.init(project="p", mode="offline")
 left.log({"loss": 1.0})
 left.finish()
@@ -60,6 +71,7 @@ def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not installed")
 def test_a_run_of_wandb_is_begun_once(tmp_path: Path) -> None:
     run(WANDB, tmp_path)
+    assert "refused: Each rank" in (tmp_path / "logs" / "rank1.log").read_text()
     folders = sorted(tmp_path.glob("wandb/offline-run-*"))
     assert len(folders) == 3, folders
 
@@ -86,6 +98,11 @@ with dream.strategy("mirrored"):
             optimizer.step()
             mlflow.log_metric("loss", loss.item(), step=step)
         mlflow.log_text("whole", "notes.txt")
+        torch.save(model.state_dict(), "saved.pt")  # rank 0's, which another waits for
+        mlflow.log_artifact("saved.pt")
+        if not rank:
+            os.mkdir("rank0")
+        mlflow.log_artifact("rank0")
         mlflow.set_tag("kind", "small")
     seen = mlflow.get_run(run.info.run_id).data
     assert seen.params["lr"] == "0.1" and seen.tags["kind"] == "small"
@@ -128,3 +145,31 @@ def test_a_run_of_mlflow_is_begun_once(tmp_path: Path, monkeypatch: pytest.Monke
     }  # fmt: skip
     drawn = [float(torch.load(tmp_path / f"drawn{rank}.pt")) for rank in range(2)]
     assert drawn[0] == drawn[1]
+
+
+FRESH = """
+import mlflow
+import torch
+import dream
+
+with dream.strategy("mirrored"):
+    model = torch.nn.Linear(2, 1)
+    with mlflow.start_run():
+        mlflow.log_metric("loss", 1.0)
+        mlflow.pytorch.log_model(model, name="model", serialization_format="pickle")
+    mlflow.pytorch.log_model(model, name="model", serialization_format="pickle")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+def test_one_rank_makes_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is none yet, two that make it at a time break it. A model is logged in a run, and
+    in none."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'runs.db'}")
+    run(FRESH, tmp_path)
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'runs.db'}")
+    assert len(mlflow.search_runs(output_format="list")) == 1
+    assert len(mlflow.search_logged_models(output_format="list")) == 2

@@ -58,6 +58,21 @@ def written_once(get: Callable[[Any], Any], saves: SavedPaths, drop: Callable[[A
     return file_writer
 
 
+_FURTHER = "add_hparams", "add_scalars", "add_embedding"
+"""Calls that write to files beside the writer's own."""
+
+
+def unless_silent(add: Callable[..., None], get: Callable[[Any], Any]) -> Callable[..., None]:
+    """Return what stands for one of these. get: `written_once`."""
+
+    @wraps(add)
+    def added(writer: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(get(writer), SilentWriter):
+            add(writer, *args, **kwargs)
+
+    return added
+
+
 _MODULE = "torch.utils.tensorboard.writer"
 
 
@@ -80,3 +95,5 @@ class EventFiles:
         owner, name = private.event_writers()
         get = written_once(getattr(owner, name), saves.here(), private.drop_event_file)
         self._patches.replace(owner, name, get)
+        for further in _FURTHER:
+            self._patches.replace(owner, further, unless_silent(getattr(owner, further), get))

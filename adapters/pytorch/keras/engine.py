@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from keras import tree
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
@@ -28,17 +27,21 @@ from dream.adapters.keras.engine import (
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.keras.randomness.draws import once
+from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import leave_loaders_alone
 from dream.adapters.pytorch.keras import data, norms
+from dream.adapters.pytorch.keras.auto_recompute import MeasuringChooser
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.randomness.current import RowMemory
 from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.update import batch_norm
+from dream.adapters.pytorch.update.recompute import again
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -65,7 +68,7 @@ class TorchEngine(Engine):
     """
 
     registry: ModuleRegistry | None = None
-    fits = True
+    fits = chooses = True
 
     def __init__(self, communicator: Communicator, plan: Plan) -> None:
         self._deal_to_ranks(communicator, plan)
@@ -144,9 +147,17 @@ class TorchEngine(Engine):
     def differentiable(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and x.is_floating_point()
 
-    def recompute(self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> Sequence[Any]:
-        again: Callable[..., Sequence[Any]] = checkpoint
-        return again(run, *tensors, use_reentrant=False, preserve_rng_state=False)
+    def recompute(
+        self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Keras's Dropout without a seed draws from torch's own generator."""
+        norms = [norm for layer in layers for norm in batch_norm.norms(layer)]
+        found: Sequence[Any] = again(run, norms, *tensors)
+        return found
+
+    def chooser(self, model: Any) -> Chooser:
+        knobs = self.knobs
+        return MeasuringChooser(model, knobs.memory_budget, self.communicator, knobs.micros)
 
     def one_hot(self, share: BatchShare) -> list[Any]:
         digests = torch.zeros(self.parts)

@@ -28,7 +28,7 @@ number_of: Callable[[torch.Tensor], float] = torch.Tensor.item
 numbers_of: Callable[[torch.Tensor], list[float]] = torch.Tensor.tolist
 """As they were before any block watched them: at every step, dream's reads are not the loop's."""
 
-_LIBRARIES = ("torch.", "dream.", "keras.")
+_LIBRARIES = ("torch.", "dream.", "keras.", "wandb.", "mlflow.")
 _WEIGHS = {"len", "numel", "shape", "size", "update"}
 """Names by which code comes to weigh a number by a batch's rows: of sizes, and of meters."""
 

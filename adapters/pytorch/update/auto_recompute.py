@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
@@ -26,6 +26,10 @@ from dream.adapters.pytorch.private import (
 from dream.collectives import Communicator
 from dream.update.recomputing import Block, Measured, choose
 
+if TYPE_CHECKING:
+    Watch = Callable[
+        ["Recorder", nn.Module, Callable[[nn.Module], bool]], AbstractContextManager[None]
+    ]
 Forward = Callable[..., Any]
 _SHARE = 0.9
 """Of a device's free memory: the rest is for what backward makes."""
@@ -35,7 +39,8 @@ _SHARE = 0.9
 class AutoRecompute:
     """Of one model. budget: as stated, None for what the device has free. world: all ranks. calls:
     of the first update, all of which are measured. skips: blocks that cannot be computed again.
-    names: of those that are chosen, None until they are."""
+    watch: has a recorder told of the calls of a model's parts. names: of those that are chosen,
+    None until they are."""
 
     def __init__(
         self,
@@ -44,8 +49,10 @@ class AutoRecompute:
         *,
         calls: int = 1,
         skips: Callable[[nn.Module], bool] = lambda _: False,
+        watch: Watch | None = None,
     ) -> None:
         self._budget, self._world = budget, world
+        self._watch = _hooked if watch is None else watch
         self._left, self._skips = calls, skips
         self._measured: Measured | None = None
         self.names: tuple[str, ...] | None = None
@@ -71,8 +78,8 @@ class AutoRecompute:
 
     def measure(self, model: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Run a training call of the model."""
-        recorder = _Recorder(model)
-        with recorder.watching(self._skips):
+        recorder = Recorder(model)
+        with recorder.keeping(), self._watch(recorder, model, self._skips):
             output = forward(*args, **kwargs)
         self._measured = recorder.measured()
         self._left -= 1
@@ -122,7 +129,7 @@ class _BlockCall(Wrapper):
     """The calls of one block while it is measured."""
 
     def __init__(
-        self, inner: Forward, recorder: _Recorder, name: str, block: nn.Module, *, takes: bool
+        self, inner: Forward, recorder: Recorder, name: str, block: nn.Module, *, takes: bool
     ) -> None:
         super().__init__(inner)
         self._recorder, self._name, self._block, self._takes = recorder, name, block, takes
@@ -130,16 +137,18 @@ class _BlockCall(Wrapper):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.inner(*args, **kwargs)
-        with self._recorder.block(self._name, self._block, (args, kwargs), takes=self._takes):
+        kind = type(self._block).__name__
+        with self._recorder.block(self._name, self._block, (args, kwargs), kind=kind):
+            if not self._takes:
+                self._recorder.keep()
             return self.inner(*args, **kwargs)
 
 
 @final
-class _Recorder:
+class Recorder:
     """One forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
         self._own = {StorageWeakRef(t.untyped_storage()) for t in _held(model)}
         self._storages: dict[StorageWeakRef, int] = {}
         self._sizes: list[int] = []
@@ -153,32 +162,20 @@ class _Recorder:
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
         self._aside = 0.0
 
-    @contextmanager
-    def watching(self, skips: Callable[[nn.Module], bool]) -> Iterator[None]:
+    def keeping(self) -> AbstractContextManager[None]:
         """Measure the model's call inside."""
-        hooks = []
-        for name, part in self._model.named_modules():
-            if part is not self._model:
-                hook = ensure_hook(part)
-                inner = unwrapped(hook.inner, (_BlockCall,))
-                hook.inner = _BlockCall(inner, self, name, part, takes=not skips(part))
-                hooks.append(hook)
-        try:
-            with saved_tensors_hooks(self._pack, _Kept.get):
-                yield
-        finally:
-            for hook in hooks:
-                hook.inner = unwrapped(hook.inner, (_BlockCall,))
+        kept: AbstractContextManager[None] = saved_tensors_hooks(self._pack, _Kept.get)
+        return kept
 
     @contextmanager
-    def block(self, name: str, block: nn.Module, given: Any, *, takes: bool) -> Iterator[None]:
+    def block(self, name: str, block: nn.Module, given: Any, *, kind: str) -> Iterator[None]:
         """A block is called inside."""
         above = self._stack[-1] if self._stack else None
         index = self._places.setdefault((name, above), len(self._places))
         if index == len(self._seconds):
             self._seconds.append(0.0)
             self._inputs.append(set())
-            self._kinds.append(type(block).__name__)
+            self._kinds.append(kind)
         for tensor in tree_leaves(given):
             if isinstance(tensor, torch.Tensor) and (storage := self._storage(tensor)) is not None:
                 self._inputs[index].add(storage)
@@ -190,8 +187,12 @@ class _Recorder:
         finally:
             self._seconds[index] += self._now() - begin
             self._stack.pop()
-        if not takes or not _same(state, _state(block)):
+        if not _same(state, _state(block)):
             self._fixed.add(index)
+
+    def keep(self) -> None:
+        """Note that the block that is being called cannot be computed again."""
+        self._fixed.add(self._stack[-1])
 
     def _now(self) -> float:
         """The seconds that have passed, save those spent here."""
@@ -257,6 +258,25 @@ class _Recorder:
             )
             for index, (name, above) in enumerate(keys)
         )  # fmt: skip
+
+
+@contextmanager
+def _hooked(
+    recorder: Recorder, model: nn.Module, skips: Callable[[nn.Module], bool]
+) -> Iterator[None]:
+    """Have the recorder told of each call of a part, by its hook."""
+    hooks = []
+    for name, part in model.named_modules():
+        if part is not model:
+            hook = ensure_hook(part)
+            inner = unwrapped(hook.inner, (_BlockCall,))
+            hook.inner = _BlockCall(inner, recorder, name, part, takes=not skips(part))
+            hooks.append(hook)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.inner = unwrapped(hook.inner, (_BlockCall,))
 
 
 @final

@@ -12,7 +12,8 @@ import tensorflow as tf
 from dream._errors import ConfigurationError
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare, unweighed
+from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.forward import unweighed
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras import private as private_tensorflow

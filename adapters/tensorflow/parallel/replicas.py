@@ -107,6 +107,8 @@ def mirrored(plan: Plan) -> Adapter:
 class ReplicaParallelism(Parallelism):
     """Whole models, trained on shares of each batch; who trains is left open."""
 
+    chooses = True
+
     def __init__(self, replicas: Callable[[Plan], ReplicaGroup], plan: Plan) -> None:
         super().__init__(plan)
         self._knobs = Knobs.of(plan.options)

@@ -97,8 +97,8 @@ def other_gradients_of_the_users_own_loop(options: dict[str, Any]) -> None:
 
 @refusal
 def recompute_auto(options: dict[str, Any]) -> None:
-    budget = {"memory_budget": 0.5} if keras.backend.backend() == "torch" else {}
-    with block({**options, **budget, "recompute": "auto"}):
+    """Of which the budget is not given."""
+    with block({**options, "recompute": "auto"}):
         compiled(net()).fit(*arrays(), verbose=0)
 
 

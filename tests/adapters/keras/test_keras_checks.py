@@ -24,7 +24,7 @@ EXPECTED = {
     "other_gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one",
     "other_auto_shard_policy_off": "Unsupported: A batch of a tf.data.Dataset is the global one",
     "other_auto_shard_policy_file": "Unsupported: A batch of a tf.data.Dataset is the global one",
-    "recompute_auto": "Unsupported: ",
+    "recompute_auto": "ConfigurationError: ",
     "generators_of_other_batches": BATCHES,
     "batch_smaller_than_replicas": "ConfigurationError: batch_size is the global batch size",
     "metric_that_is_no_sum": "Unsupported: This metric's state is not a sum",

@@ -15,6 +15,7 @@ import keras
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.checkpoint import private as private_checkpoint
 from dream.adapters.keras import private
+from dream.adapters.keras.update import private as private_graph
 from dream.adapters.keras.checkpoint.private import automatic_name, numbers_of, slots_of
 assert keras.__version__.startswith("3.15."), keras.__version__
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)])
@@ -24,6 +25,14 @@ private.build(model, private.symbolic((keras.ops.ones((4, 3)), keras.ops.ones((4
 assert model.optimizer.built and [loss.reduction for loss in private.compiled_losses(model)]
 assert private.loss_tracker(model).name == "loss" and private.first_epoch(model) is None
 assert [type(layer).__name__ for layer in private.children(model)] == ["Dropout", "Dense"]
+graph = private_graph.graph_of(model)
+calls, given = private_graph.calls_in(graph), keras.ops.ones((4, 3))
+assert [call.operation for call in calls] == model.layers
+values = {id(graph.inputs[0]): given}
+for call in calls:
+    values.update(zip(map(id, call.outputs), private_graph.make_call(call, values, False)))
+outputs = private_graph.packed(graph, [values[id(x)] for x in graph.outputs])
+assert (keras.ops.convert_to_numpy(outputs) == keras.ops.convert_to_numpy(model(given))).all()
 assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
 assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
 assert not private.makes_floats_of_results()

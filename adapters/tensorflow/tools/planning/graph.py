@@ -14,14 +14,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
+from dream.adapters.tensorflow.operations import FREE, SAME, size_of
 from dream.launch.joined.threads import cores
-from dream.tools.plan.sketch import Kind, Phase
-
-_SAME = {
-    "Reshape", "Squeeze", "ExpandDims", "Identity", "StopGradient", "IdentityN", "PreventGradient",
-}  # fmt: skip
-"""These give what they are given, under another shape."""
-_FREE = {"Const", "Placeholder", "NoOp", "Shape", "ShapeN"}
+from dream.tools.plan.sketch import Phase
 
 _IN_PLACE = {
     "BiasAdd", "Relu", "Gelu", "Tanh", "Sigmoid", "Mul", "AddV2", "Sub", "RealDiv", "ReluGrad",
@@ -112,7 +107,7 @@ class Graph:
             for x in op.inputs:
                 consumers[x.name] = consumers.get(x.name, 0) + 1
         for index, op in enumerate(self.operations):
-            if op.type in _FREE:
+            if op.type in FREE:
                 continue
             given = [self._of.get(x.name) for x in op.inputs]
             for x in op.outputs:
@@ -124,61 +119,15 @@ class Graph:
     def _buffer(
         self, op: Any, x: Any, given: list[Buffer | None], index: int, consumers: dict[str, int]
     ) -> Buffer:
-        if op.type in _SAME and given and given[0] is not None:
+        if op.type in SAME and given and given[0] is not None:
             return given[0]
         size = size_of(x)
         if op.type in _IN_PLACE:
             for source, held in zip(op.inputs, given, strict=True):
-                alone = consumers.get(source.name) == 1 and source.op.type not in _SAME
+                alone = consumers.get(source.name) == 1 and source.op.type not in SAME
                 if held is not None and alone and size_of(source) == size:
                     return held
         return Buffer(size, self.phase(index))
-
-
-def size_of(x: Any) -> int:
-    """Return the bytes of a symbolic tensor; of dims that are not known, none."""
-    if x.shape.rank is None:
-        return 0
-    return int(prod(d or 0 for d in x.shape.as_list()) * (x.dtype.size or 0))
-
-
-def cost(op: Any) -> tuple[Kind, int, int]:
-    """(kind, floating point operations, bytes read and written)."""
-    moved = sum(map(size_of, [*op.inputs, *op.outputs]))
-    if op.type in _FREE | _SAME:
-        return "other", 0, 0
-    if op.type in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):
-        a, out = op.inputs[0].shape.as_list(), op.outputs[0].shape.as_list()
-        turned = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-        return "matmul", 2 * prod(out) * (a[-2] if turned else a[-1]), moved
-    if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
-        return "convolution", _convolved(op), moved
-    if op.type == "Einsum":
-        return "matmul", _einsum(op), moved
-    return "other", 0, moved
-
-
-def _convolved(op: Any) -> int:
-    """Count two for each entry of the kernel and each pixel of the output."""
-    kernel = op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
-    image = op.inputs[-1] if "Backprop" in op.type else op.outputs[0]
-    entries, pixels = kernel.shape.as_list(), image.shape.as_list()
-    if None in entries or None in pixels:
-        return 0
-    return int(2 * prod(entries) * prod(pixels[:-1]))
-
-
-def _einsum(op: Any) -> int:
-    """Count two for each combination of the letters."""
-    letters, _, _ = op.get_attr("equation").decode().partition("->")
-    sizes: dict[str, int] = {}
-    for word, x in zip(letters.split(","), op.inputs, strict=True):
-        dims = x.shape.as_list()
-        named = word.replace("...", "")
-        sizes |= dict(zip(named, dims[len(dims) - len(named) :], strict=True))
-        if "..." in word:
-            sizes["..."] = prod(dims[: len(dims) - len(named)])
-    return 2 * prod(sizes.values())
 
 
 _FILTER, _INPUT = "Conv2DBackpropFilter", "Conv2DBackpropInput"

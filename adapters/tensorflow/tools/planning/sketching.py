@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
+from dream.adapters.tensorflow.operations import cost, size_of
 from dream.adapters.tensorflow.tools.planning.example import KerasExample, example
-from dream.adapters.tensorflow.tools.planning.graph import Graph, cost, size_of, workspace
+from dream.adapters.tensorflow.tools.planning.graph import Graph, workspace
 from dream.tools.plan.asked import Optimizer, TrainingSpec
 from dream.tools.plan.sketch import (
     Candidate,

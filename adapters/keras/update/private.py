@@ -1,0 +1,53 @@
+"""Keras's private names by which a model's graph is run call by call. Read off Keras 3.15, and held
+by tests/adapters/keras/test_keras_private.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import tree
+from keras.src.backend.common.masking import set_keras_mask
+from keras.src.models.functional import Functional, operation_fn, unpack_singleton
+
+from dream.adapters.keras import private
+
+
+def wrap_call(layer: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have a layer compute by `make(call)`, whatever its call is by now."""
+    private.replace_call(layer, lambda call: call)  # what waits for its first call is left out
+    object.__setattr__(layer, "call", make(layer.call))
+
+
+def graph_of(model: Any) -> Any | None:
+    """Return the graph of layers' calls that a model runs, if Keras runs it as it is."""
+    if isinstance(model, keras.Sequential):
+        return model._functional if type(model).call is keras.Sequential.call else None
+    return model if isinstance(model, Functional) and type(model).call is Functional.call else None
+
+
+def calls_in(graph: Any) -> list[Any]:
+    """Return the calls of a graph in the order in which Keras makes them: each with its
+    `operation`, `input_tensors` and `outputs`."""
+    found = [call for depth in sorted(graph._nodes_by_depth, reverse=True)
+             for call in graph._nodes_by_depth[depth]]  # fmt: skip
+    return [call for call in found if call.operation and not call.is_input]
+
+
+def make_call(call: Any, values: dict[int, Any], training: Any) -> list[Any]:
+    """Make one of a graph's calls. values: of tensors, by the id of what stands for each."""
+    args, kwargs = call.arguments.fill_in(values)
+    return list(tree.flatten(operation_fn(call.operation, training=training)(*args, **kwargs)))
+
+
+def packed(graph: Any, outputs: list[Any]) -> Any:
+    """Return outputs as a model of the graph gives them."""
+    return unpack_singleton(tree.pack_sequence_as(graph._outputs_struct, outputs))
+
+
+def set_masks(inputs: list[Any], mask: Any) -> None:
+    """Give a model's inputs the masks that it was called with."""
+    for x, each in zip(inputs, [] if mask is None else tree.flatten(mask), strict=False):
+        if each is not None:
+            set_keras_mask(x, each)

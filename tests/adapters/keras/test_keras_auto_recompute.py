@@ -1,0 +1,34 @@
+"""`recompute="auto"` under Keras's fit: the numbers are those of keeping all, and less is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("keras_auto_recompute.py")
+LIMIT = 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_what_a_budget_chooses_is_computed_again_exactly(backend: str, tmp_path: Path) -> None:
+    """In a graph with paths around layers, over shares of batches that end with an uneven one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dream", "run", "-n", "2", str(SCRIPT)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
+        env=os.environ | {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("found")]
+    found = {name: (float(apart), int(calls)) for _, name, apart, calls in lines}
+    assert found.keys() == {"kept", "all", "enough", "share", "bytes"}, done.stdout
+    for name, (apart, _) in found.items():
+        assert apart <= 1e-6, (name, apart)
+    assert found["kept"][1] < found["all"][1]
+    assert "recompute: nothing, activations of" in done.stderr
+    assert len(re.findall(r"recompute: \d.* KB to ", done.stderr)) == 2
