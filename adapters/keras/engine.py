@@ -201,6 +201,11 @@ class Engine(ABC):
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         """Copy the variables' values, which later assignments leave alone."""
 
+    def written(self, tensor: Any) -> bool:
+        """Return whether a tensor, or None, has been written to in place since it was made."""
+        del tensor
+        return False
+
     @abstractmethod
     def rows(self, batch: Any) -> Any:
         """Count the samples of a part's batch."""

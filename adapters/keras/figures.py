@@ -17,7 +17,7 @@ import keras
 from keras import tree
 
 from dream._patches import value_set
-from dream.adapters.keras import losses, private
+from dream.adapters.keras import kinds, losses, private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.update import trial
 
@@ -33,6 +33,12 @@ _NEITHER = (
     "a root, a ratio or a norm. Return a value for each sample, or keep sums in a "
     "keras.metrics.Metric"
 )
+_ZERO = (
+    "The metric {!r} gives 0 for every batch that it was tried on, and replicas average what it "
+    "gives for their shares. Received: one number for a batch, of which nothing tells a mean over "
+    "samples from a sum. Return a value for each sample, or keep sums in a keras.metrics.Metric"
+)
+_SAID = {"unknown": _NEITHER, "zero": _ZERO}
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
 
@@ -73,10 +79,10 @@ class StepFigures:
         means those numbers. batch: what the function was given."""
         if metric not in _kinds:
             with losses.tried_alone(self.engine):
-                (kind,) = losses.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
+                (kind,) = kinds.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
             _kinds[metric] = kind
-            if kind == "unknown":
-                trial.say(_NEITHER.format(metric.name), self.engine)
+            if kind in _SAID:
+                trial.say(_SAID[kind].format(metric.name), self.engine)
         fraction = self.share.fraction
         if _kinds[metric] == "sum":
             value = keras.ops.cast(value, metric.dtype)  # it may be a count
@@ -129,7 +135,7 @@ class StepFigures:
         return None
 
 
-_kinds: WeakKeyDictionary[Any, losses.Kind] = WeakKeyDictionary()
+_kinds: WeakKeyDictionary[Any, kinds.Kind] = WeakKeyDictionary()
 """Of metrics by functions that give one number for a batch: what that is."""
 summed: WeakSet[Any] = WeakSet()
 """Models whose own steps have gradients that are sums over samples."""

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from dream._errors import Unsupported
-from dream.adapters.keras import consistency, losses, optimizer, private
+from dream.adapters.keras import consistency, kinds, optimizer, private
 from dream.adapters.keras.engine import Array, BatchShare, Engine
 from dream.adapters.keras.figures import StepFigures, summed
 from dream.adapters.keras.randomness.sizes import DrawnSizes
@@ -170,7 +170,7 @@ def _adds_up_at_extremes(
     """Whether gradients of a batch that is far larger in its second part, where metrics have other
     values too, are what its parts' add up to: not where they are clipped, or left out, by their
     size. True where that cannot be found out."""
-    made_up = _stretched(trial.widened(losses.made_up(batch, classes=2)))
+    made_up = _stretched(trial.widened(kinds.made_up(batch, classes=2)))
 
     def take(rows: slice, metrics: float) -> list[Array]:
         found: _Found = engine.apart(
@@ -189,8 +189,8 @@ def _adds_up_at_extremes(
 def _stretched(batch: Any) -> Any:
     """The same, uneven, but for its sample weights."""
     if not isinstance(batch, tuple):
-        return losses.uneven(batch)
-    return (*losses.uneven(batch[:2]), *batch[2:])
+        return kinds.uneven(batch)
+    return (*kinds.uneven(batch[:2]), *batch[2:])
 
 
 def _check_sizes(model: Any, engine: Engine) -> None:
@@ -230,7 +230,7 @@ def _found(
     """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
     others before; None where the step takes no batch that is made up. uneven: one part is far
     larger."""
-    even = trial.widened(losses.made_up(batch, classes=2))
+    even = trial.widened(kinds.made_up(batch, classes=2))
     made_up = _stretched(even) if uneven else even
 
     def take(rows: slice, start: float | None = None) -> _Found:
@@ -245,7 +245,7 @@ def _found(
         return None
 
 
-_MEANS = trial.CUT / losses.ROWS, 1 - trial.CUT / losses.ROWS
+_MEANS = trial.CUT / kinds.ROWS, 1 - trial.CUT / kinds.ROWS
 _SUMS = 1.0, 1.0
 """What two parts' values count for in the whole's."""
 
@@ -279,7 +279,7 @@ def _of_rows(
             variable.assign(ops.full_like(variable.value, start))
         before = [trial.array(v.value) for v in metrics]
         with figures.noting():
-            logs = getattr(type(model), step)(model, trial.cut(made_up, rows))
+            logs = getattr(type(model), step)(model, kinds.cut(made_up, rows))
         return _Found(
             {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
             [trial.array(g) for update in held for g in update.gradients if g is not None],

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops, tree
 
 from dream._errors import Unsupported
-from dream.adapters.keras import consistency, losses, private
+from dream.adapters.keras import consistency, kinds, losses, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, once
 from dream.adapters.keras.randomness.sizes import DrawnSizes
@@ -65,16 +65,10 @@ def are_close(found: Sequence[Array], others: Sequence[Array], model: Any) -> bo
     )
 
 
-def cut(made_up: Any, rows: slice) -> Any:
-    return tree.map_structure(
-        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), made_up
-    )
-
-
 @contextmanager
 def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
-    count = len(range(losses.ROWS)[rows])
+    count = len(range(kinds.ROWS)[rows])
     drawn = drawn_by_trials(model)
     drawn.begin(count)
     note = partial(drawn.note, count)
@@ -82,7 +76,7 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
         for scope in (
             private.rehearsal(model), _plain_variables_kept(model), _generators_kept(engine),
             drawn_by(_OneRow(note)), batch_norm.standing_still(note),
-            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, losses.ROWS),
+            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)
         yield
