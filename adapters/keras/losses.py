@@ -54,7 +54,7 @@ class SharePlace(LossPlace):
         self._whole = whole
 
     def as_sum(self, value: Any) -> Any:
-        one = ops.cast(1.0, "float32")
+        one = ops.cast(1.0, "float64")
         return self._scaled(value, one, self._share.fraction)
 
     def by_count(self, value: Any, count: Any) -> Any:
@@ -64,13 +64,13 @@ class SharePlace(LossPlace):
                 "micro-batches hold unequal numbers. Received: accumulate= with such a loss. "
                 "Remove accumulate."
             )
-        counts = ops.stop_gradient(ops.cast(count, "float32"))
+        counts = ops.stop_gradient(ops.cast(count, "float64"))
         (mine,) = self.engine.keep(self._share, [counts])
         (everyone,) = self.engine.total([mine])
         return self._scaled(value, mine, everyone * self._share.fraction)
 
     def _scaled(self, value: Any, by: Any, over: Any) -> Any:
-        factor = ops.divide_no_nan(by, ops.cast(over, "float32"))
+        factor = ops.divide_no_nan(by, ops.cast(over, "float64"))
         return value * ops.cast(factor, value.dtype)
 
 

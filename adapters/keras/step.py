@@ -174,7 +174,7 @@ class _GlobalSums:
                 if self._in_micros:  # else the update was weighed by the share as it came
                     weight = weight * share.fraction
                 start = before if self._goes_on else 0.0
-                state = start + (state - start) * weight
+                state = start + (state - start) * keras.ops.cast(weight, state.dtype)
             elif self._goes_on:
                 state = keras.ops.where(share.count > 0, state, before)
             else:
@@ -247,14 +247,15 @@ class MicroBatches:
         # In a graph Keras counts a batch whose length is unknown as one.
         once = [] if engine.framework == "torch" else _output_loss_states(model)
         before = engine.copies(once)
-        counts = share * keras.ops.cast(rows, "float32") if known else share
-        counts = counts / (_length(part) or 1)
+        counts = keras.ops.cast(share, "float64") / (_length(part) or 1)
+        counts = counts * keras.ops.cast(rows, "float64") if known else counts
         part_of = BatchShare(fraction * share, 1.0)
         weighing = losses.weighed(engine, part_of, whole=False)
         with optimizer.holding_scope(fraction * share) as updates, weighing:
             type(model).train_step(model, part)
         for variable, value in zip(once, before, strict=True):
-            variable.assign(value + (variable.value - value) * counts)
+            gain = (variable.value - value) * keras.ops.cast(counts, variable.dtype)
+            variable.assign(value + gain)
         (update,) = updates
         self._missing = [g is None for g in update.gradients]
         return [

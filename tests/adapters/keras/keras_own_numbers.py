@@ -113,3 +113,42 @@ def apart_by_optimizers() -> dict[str, float]:
         )
         for name in OPTIMIZERS
     }
+
+
+def apart_in_float64() -> float:
+    """How far from plain Keras's models end that compute in float64, by a mean, a sum, a mask
+    and a step of their own: by far less than a float32 can tell."""
+
+    def trained() -> list[Any]:
+        found: list[Any] = []
+        x = np.random.default_rng(0).random((25, WIDTH))
+        for make in (
+            plain,
+            lambda: plain(loss=keras.losses.MeanSquaredError("sum")),
+            lambda: own(OWN["mean"]),
+        ):
+            keras.utils.set_random_seed(3)
+            made = make()
+            made.optimizer.learning_rate = 0.01
+            found += _fitted(made, x, x[:, :1])
+        keras.utils.set_random_seed(3)
+        seen = keras.Input((WIDTH, 1))
+        masked = keras.Model(seen, layers.Dense(1)(layers.Masking(0.0)(seen)))
+        masked.compile(keras.optimizers.SGD(0.1), "mse")
+        rows = np.where(np.arange(25)[:, None] % 3 < np.arange(WIDTH), 0.0, x)[..., None]
+        return [*found, *_fitted(masked, rows, x[..., None])]
+
+    keras.config.set_floatx("float64")
+    try:
+        alone = trained()
+        with dream.strategy("mirrored"):
+            shared = trained()
+    finally:
+        keras.config.set_floatx("float32")
+    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+
+
+def _fitted(model: Any, x: Any, y: Any) -> list[Any]:
+    model.fit(x, y, batch_size=9, epochs=2, verbose=0)
+    found: list[Any] = model.get_weights()
+    return found

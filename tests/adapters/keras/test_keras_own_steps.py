@@ -99,3 +99,11 @@ def test_optimizers_with_rules_of_their_own_are_those_of_one_device(cell: Cell) 
     for rank in call(cell, "keras_own_numbers", "apart_by_optimizers"):
         for name, apart in rank.items():
             assert apart < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    "cell", [CELLS[2], pytest.param(CELLS[1], marks=pytest.mark.exhaustive)], ids=str
+)
+def test_a_share_is_weighed_in_the_dtype_of_a_float64_model(cell: Cell) -> None:
+    """On TensorFlow: on torch Keras rounds to float32 in such models by itself."""
+    assert max(call(cell, "keras_own_numbers", "apart_in_float64")) < 1e-13

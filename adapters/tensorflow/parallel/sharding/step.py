@@ -234,7 +234,7 @@ def in_micros(
                 start, stop = micro * rows // micros, (micro + 1) * rows // micros
                 rows_here = partial(_cut, start, stop)
                 some = placement.batch(private.tree.map_structure(rows_here, batch))
-                share = np.float32((stop - start) / max(rows, 1))
+                share = np.float64((stop - start) / max(rows, 1))
                 found = parts(*some, *placement.batch((share, np.float32(rows))))
                 sums = list(add(*sums, *found)) if sums else list(found)
             return placement.whole(finished(*sums))
