@@ -113,7 +113,8 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
-        self._figures = figures.StepFigures(engine, share, model)
+        step = "train_step" if statistics else "test_step"
+        self._figures = figures.StepFigures(engine, share, step)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers, ops
-from keras_own_steps import OWN, SAMPLES, WIDTH, own, plain, said_lines
+from keras_own_steps import OWN, SAMPLES, WIDTH, TracksTests, own, plain, said_lines
 
 import dream
 
@@ -71,6 +71,28 @@ def apart_by_a_summed_loss() -> float:
     with dream.strategy("mirrored"):
         shared = weights()
     return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+
+
+def apart_by_tracked_sums() -> float:
+    """How far from plain Keras's the logs are of a model that updates a metric by the sum of its
+    samples' losses, in training and in tests, in times of their size."""
+
+    def logged() -> list[float]:
+        keras.utils.set_random_seed(3)
+        seen = keras.Input((WIDTH,))
+        made = TracksTests(seen, layers.Dense(1)(seen))
+        made.own_loss = OWN["sum"]
+        made.compile(keras.optimizers.SGD(0.003))
+        x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
+        tests = x[:21], x[:21, :1]
+        logs = made.fit(x, x[:, :1], batch_size=9, epochs=2, validation_data=tests, verbose=0)
+        found: list[float] = [*logs.history["tracked"], *logs.history["val_tracked"]]
+        return found
+
+    alone = logged()
+    with dream.strategy("mirrored"):
+        shared = logged()
+    return max(abs(a - b) / abs(a) for a, b in zip(alone, shared, strict=True))
 
 
 class Shaken(keras.optimizers.SGD):  # type: ignore[misc]

@@ -154,6 +154,17 @@ class Tracks(OwnStep):
         return {"tracked": self.tracker.result()}
 
 
+class TracksTests(Tracks):
+    """Tells of what it is tested on by a number that it is given: of the errors."""
+
+    tested_by: Callable[[Any], Any] = staticmethod(ops.sum)
+
+    def test_step(self, batch: Any) -> Any:
+        x, y = batch
+        self.tracker.update_state(self.tested_by(ops.square(y - self(x, training=False))))
+        return {"tracked": self.tracker.result()}
+
+
 class Remembers(keras.losses.Loss):  # type: ignore[misc]
     """Divides by the running size of its errors, or, if asked, by a count of its calls."""
 
@@ -265,6 +276,10 @@ def said_of_all(devices: int) -> dict[str, str]:
             found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
         for name in ("sum", "mean"):
             found[f"{name}, tracked"] = _said_of(own(OWN[name], Tracks))
+        for name, number in {"sum": ops.sum, "mean": ops.mean, "largest": ops.max}.items():
+            made = own(OWN["mean"], TracksTests)
+            made.tested_by = number
+            found[f"{name}, tracked in tests"] = _said_of(made, tests=True)
         found["rate"] = _refused(own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))

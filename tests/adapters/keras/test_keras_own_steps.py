@@ -8,7 +8,7 @@ from keras_launching import CELLS, Cell, call
 pytestmark = pytest.mark.slow
 SAID = {
     "sum": "Received: own, which is no mean",
-    "sum, tracked": "A step whose loss is a sum over samples updates a metric by one number",
+    "largest, tracked in tests": "The metric 'tracked' gives one number for a batch",
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
@@ -40,6 +40,9 @@ QUIET = (
     "metric True",
     "mean_error",
     "mean, tracked",
+    "sum, tracked",
+    "mean, tracked in tests",
+    "sum, tracked in tests",
     "attends",
 )
 
@@ -83,6 +86,11 @@ def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(cell: Cell) 
 )
 def test_a_step_of_a_summed_loss_is_that_of_one_device(cell: Cell) -> None:
     assert max(call(cell, "keras_own_numbers", "apart_by_a_summed_loss")) < 1e-6
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_sums_that_a_step_tracks_are_those_of_one_device(cell: Cell) -> None:
+    assert max(call(cell, "keras_own_numbers", "apart_by_tracked_sums")) < 1e-6
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
