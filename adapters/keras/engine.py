@@ -206,7 +206,7 @@ class Engine(ABC):
         """Copy the variables' values, which later assignments leave alone."""
 
     def written(self, tensor: Any) -> bool:
-        """Return whether a tensor, or None, has been written to in place since it was made."""
+        """Return whether a tensor has been written to in place since it was made."""
         del tensor
         return False
 

@@ -40,10 +40,9 @@ def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") ->
 
 def _of_both(one: Kind, at_extremes: Kind | None) -> Kind:
     """Return what gives such numbers for two batches. None: the other one tells nothing."""
-    told = {one, at_extremes} - {None, "zero"}
-    if len(told) > 1:
-        return "unknown"
-    return next((kind for kind in (one, at_extremes) if kind in told), one)  # type: ignore[return-value]
+    if at_extremes is None or at_extremes in ("zero", one):
+        return one
+    return at_extremes if one == "zero" else "unknown"
 
 
 def _telling(function: Any, like: Any, classes: int) -> Any:

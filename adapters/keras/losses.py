@@ -161,7 +161,8 @@ class _Weighed:
         if mask is None:
             return value
         worth = place.by_count(ops.cast(1.0, value.dtype), ops.sum(ops.cast(mask, "float32")))
-        if place.engine.written(weights):  # by the mask; metrics are weighed by them next
+        if weights is not None and place.engine.written(weights):
+            # By the mask, and metrics are weighed by them next.
             sample_weight[...] = weights * ops.cast(worth, weights.dtype)
         return value * worth
 

@@ -99,7 +99,7 @@ class TorchEngine(Engine):
         return [v.value.detach().clone() for v in variables]
 
     def written(self, tensor: Any) -> bool:
-        return tensor is not None and version_of(tensor) > 0
+        return version_of(tensor) > 0
 
     def rows(self, batch: Any) -> Any:
         return len(next(t for t in tree.flatten(batch) if t is not None))

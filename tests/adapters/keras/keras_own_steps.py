@@ -142,6 +142,22 @@ class ByMean(OwnStep):
         return logs
 
 
+class Sometimes(keras.Model):  # type: ignore[misc]
+    """Applies gradients where a condition of TensorFlow's holds."""
+
+    own_loss: Loss
+
+    def train_step(self, batch: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = self.own_loss(self, *batch)
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        tf.cond(loss > 0.0, lambda: self.optimizer.apply(gradients, weights), lambda: None)
+        return {}
+
+
 class Tracks(OwnStep):
     """Tells its loss by a metric."""
 
@@ -280,6 +296,8 @@ def said_of_all(devices: int) -> dict[str, str]:
             made = own(OWN["mean"], TracksTests)
             made.tested_by = number
             found[f"{name}, tracked in tests"] = _said_of(made, tests=True)
+        if devices > 1:
+            found["conditional"] = _refused(own(OWN["mean"], Sometimes))
         found["rate"] = _refused(own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))

@@ -66,6 +66,11 @@ def test_what_replicas_cannot_share_is_said(said: dict[str, str]) -> None:
         assert words in said[name], name
 
 
+def test_devices_that_cannot_meet_within_a_condition_say_so(said: dict[str, str]) -> None:
+    refused = "Unsupported: The devices of one process cannot meet"
+    assert said.get("conditional", refused).startswith(refused)
+
+
 def test_nothing_is_said_of_what_they_can(said: dict[str, str]) -> None:
     for name in QUIET:
         assert not said[name], name
