@@ -25,6 +25,8 @@ from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
 from dream.adapters.keras.randomness.draws import drawn_by, once
+from dream.adapters.keras.randomness.tried import OneRow, generators_kept
+from dream.adapters.keras.update import batch_norm
 
 
 class LossPlace(ABC):
@@ -210,9 +212,10 @@ class _Weighed:
 
 
 _Value = Callable[[Any], Any]
-_Function = Callable[[_Value | None], Callable[..., Any]]
-_kinds: WeakKeyDictionary[Any, list[Kind]] = WeakKeyDictionary()
-"""Of models: what their own compute_loss gives, or the losses that their layers add."""
+_Function = Callable[[_Value | None, bool], Callable[..., Any]]
+_kinds: WeakKeyDictionary[Any, dict[int, list[Kind]]] = WeakKeyDictionary()
+"""Of models, by how many there are: what their own compute_loss gives, or the losses that their
+layers add."""
 
 
 def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
@@ -227,8 +230,8 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         value = own(model, *args, **kwargs)
         names = ("x", "y", "y_pred", "sample_weight")
         (kind,) = _kinds_once(
-            model, engine, like, f"{type(model).__name__}.compute_loss",
-            lambda _: lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
+            model, engine, like, 1, f"{type(model).__name__}.compute_loss",
+            lambda *_: lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
         )  # fmt: skip
         return place.as_sum(value) if kind == "sum" else value
     value = own(model, *args, **kwargs)
@@ -246,10 +249,10 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
     if not added or place is None:
         return lacking
     kinds = _kinds_once(
-        model, engine, (x,), f"What layers of {model.name!r} add to the loss",
-        lambda value: lambda x: private.added_by(model, x, value), value,
+        model, engine, (x,), len(added), f"What layers of {model.name!r} add to the loss",
+        lambda value, training: lambda x: private.added_by(model, x, value, training), value,
     )  # fmt: skip
-    for kind, each in zip(kinds, added, strict=False):
+    for kind, each in zip(kinds, added, strict=True):
         if kind == "sum":
             lacking = lacking + ops.sum(place.as_sum(each) - each)
     return lacking
@@ -264,22 +267,30 @@ def tried_alone(engine: Engine) -> Iterator[None]:
 
 
 def _kinds_once(
-    model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: _Function,
+    model: Any, engine: Engine, like: tuple[Any, ...], count: int, what: str, function: _Function,
     value: _Value | None = None,
 ) -> list[Kind]:  # fmt: skip
-    """Return what a function's numbers are, found out at first. function: of what gives variables'
-    values, what gives those numbers for a batch."""
-    if model not in _kinds:
+    """Return what a function's numbers, so many of them, are, found out at first. function: of what
+    gives variables' values, and whether in training, what gives those numbers for a batch."""
+    known = _kinds.setdefault(model, {})
+    if count not in known:
 
         def tried(value: _Value | None) -> list[Kind]:
             with tried_alone(engine), private.rehearsal(model, value):
-                return kinds_of(function(value), like)
+                found = kinds_of(function(value, False), like)
+            if len(found) != count:  # layers add others in training
+                with (
+                    tried_alone(engine), private.rehearsal(model, value), generators_kept(engine),
+                    drawn_by(OneRow(lambda _: None)), batch_norm.standing_still(lambda _: None),
+                ):  # fmt: skip
+                    found = kinds_of(function(value, True), like)
+            return found if len(found) == count else ["unknown"] * count
 
         found = tried(value)
-        _kinds[model] = found if "zero" not in found else tried(partial(_begun, value))
-        for kind in set(_kinds[model]):
+        known[count] = found if "zero" not in found else tried(partial(_begun, value))
+        for kind in sorted(set(known[count])):
             say(what, kind, engine.knobs.strict)
-    return _kinds[model]
+    return known[count]
 
 
 def _begun(value: _Value | None, variable: Any) -> Any:

@@ -233,6 +233,22 @@ def a_layer_adds_a_sum(block: Block) -> Figures:
         return counted(compiled(net(layers.Dense(6), Summing())))
 
 
+class SummingInTraining(layers.Layer):
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.add_loss(0.001 * ops.sum(ops.square(x)))
+        return x
+
+
+@case
+def a_layer_adds_a_sum_in_training(block: Block) -> Figures:
+    """Beside draws, which trying it in training must not move on."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inner = layers.Dense(6), layers.Dropout(0.3), SummingInTraining()
+        return fitted(compiled(net(*inner)))
+
+
 class Annealed(layers.Layer):
     """A layer that adds a sum by a weight that is 0 at first."""
 
