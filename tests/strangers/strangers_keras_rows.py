@@ -25,6 +25,10 @@ TWO = {TENSORFLOW: (("mirrored", (2,)),), TORCH: ()}
 TWO_AND_DEVICES = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: ()}
 TWO_AND_SHARDED = {TENSORFLOW: (("mirrored", (2,)), ("sharded", (2,))), TORCH: ()}
 TWO_EACH = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: (("mirrored", (2,)),)}
+FURTHER = {
+    TENSORFLOW: (("horovod", (3,)), ("sharded", (2,)), (ONE_PROCESS, (1,))),
+    TORCH: (("horovod", (3,)),),
+}
 TWO_ON_TORCH = {TORCH: (("mirrored", (2,)),)}
 
 
@@ -78,11 +82,23 @@ ON_A_MESH = {
     "siamese": "cannot split this operation over a mesh",
     "unet": "cannot split this operation over a mesh",
     "tf_jit": "XLA cannot compile a step that is split",
+    "curriculum": "cannot split this operation over a mesh",
+    "missing_labels": "cannot split this operation over a mesh",
+    "partial_likelihood": "cannot split this operation over a mesh",
+    "epochs_one_by_one": "This callback reads weights on the rank that writes",
+    "means_swapped": "This callback swaps whole weights",
+    "pydataset_by_workers": "DTensor cannot split a convolution of each channel",
+    "pruned_by_masks": "got a regular tensor for input",  # TensorFlow's own error
+    "tf_barlow": "draws in a step on each device of the mesh by itself",
+    "tf_ddim": "variables that dream has not laid out",
+    "tf_skipgrams": "is added up by entry before",
+    "tf_triplets": "Unable to automatically build the model",  # Keras's own error
     "resume_by_epoch": "This callback reads weights on the rank that writes",
     **dict.fromkeys(
         (
             "masked_tagging", "seq2seq", "shared_layers", "text_lstm", "timeseries",
-            "token_weights", "tf_stateful_rnn",
+            "token_weights", "tf_stateful_rnn", "masked_batchnorm", "series_as_tagged",
+            "tf_buckets", "waves_dilated", "written_words",
         ),
         MESH_TIME,
     ),
@@ -93,7 +109,9 @@ ON_A_MESH = {
             "one_then_another", "pseudo_labels", "reduce_lr", "save_load", "subclassed",
             "text_from_raw", "tf_diffusion", "adam", "transformer_classifier",
             "two_fits", "vit", "mixup", "tf_own_trackers", "tf_vae", "tf_wgan_gp", "vae_add_loss",
-            "vae_add_loss_summed", "train_on_batch",
+            "vae_add_loss_summed", "train_on_batch", "annealed_by_variable", "attention_grouped",
+            "best_by_validation", "fits_within_fits", "tf_rays", "tf_steps_uneven",
+            "uncertain_by_dropout",
         ),
         MESH_DRAWS,
     ),
@@ -224,8 +242,11 @@ OF_PLAIN_SHAPES_ON_TORCH = (
     "q_learning", "rules_of_ones_own", "steps_overridden", "uncertain_by_dropout", "waves_dilated",
     "written_words", "torch_conditional_gan", "torch_dataset_of_dicts", "torch_remat_by_keras",
 )  # fmt: skip
-"""The same, read on torch."""
+"""The same, read on two ranks of torch."""
+ANSWERS = ("rows_attend_others", "similarities")
+"""Those of them that predict by whole batches."""
 TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
+NOT_LAID_OUT = "variables that dream has not laid out"
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
 NO_MEAN = "gradients of a batch that are no mean of its parts'"
@@ -286,25 +307,49 @@ ROWS: list[Row] = [
         for script in OF_PLAIN_SHAPES_ON_TORCH
         for row in _rows(script, cells=TWO_ON_TORCH, only=TORCH)
     ),
-    *_rows("series_as_tagged", cells=TWO),
-    *_rows(
-        "scores_of_a_batch",
-        logs="gives one number for a batch, and replicas average",
-        reason=EXTREMES,
-        cells=TWO_EACH,
+    *(
+        row
+        for script in (*OF_PLAIN_SHAPES, *OF_PLAIN_SHAPES_ON_TORCH)
+        if script not in (*ANSWERS, "exported")
+        for row in _rows(script, cells=FURTHER)
+    ),
+    *_rows("exported", cells=FURTHER, only=TORCH),  # on TensorFlow it fails by itself
+    *(
+        row
+        for script in ANSWERS
+        for row in _rows(script, but={ONE_PROCESS: COUPLES}, reason=COUPLED, cells=FURTHER)
+    ),
+    *(row for cells in (TWO, FURTHER) for row in _rows("series_as_tagged", cells=cells)),
+    *(
+        row
+        for cells in (TWO_EACH, FURTHER)
+        for row in _rows(
+            "scores_of_a_batch",
+            logs="gives one number for a batch, and replicas average",
+            reason=EXTREMES,
+            cells=cells,
+        )
     ),
     *(
         row
         for script, (expect, reason) in SAID_ON_TORCH.items()
-        for row in _rows(script, expect=expect, reason=reason, cells=TWO_ON_TORCH, only=TORCH)
+        for cells, only in ((TWO_ON_TORCH, TORCH), (FURTHER, ""))
+        for row in _rows(script, expect=expect, reason=reason, cells=cells, only=only)
     ),
-    *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
-    *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),
-    *_rows(
-        "tf_accumulates_by_hand",
-        expect=DRIFTED,
-        reason="each replica adds gradients of its own up in variables of TensorFlow's",
-        cells=TWO,
+    *(
+        row
+        for cells in (TWO, FURTHER)
+        for row in (
+            *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=cells),
+            *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=cells),
+            *_rows(
+                "tf_accumulates_by_hand",
+                expect=DRIFTED,
+                but={ONE_PROCESS: "devices of one process cannot meet", "sharded": NOT_LAID_OUT},
+                reason="each replica adds gradients of its own up in variables of TensorFlow's",
+                cells=cells,
+            ),
+        )
     ),
     *_rows("figures_of_a_batch", logs="make figures of their own", reason=EXTREMES, cells=TWO_EACH),
     *_rows("tf_wgan_gp", cells=TWO_AND_SHARDED),
