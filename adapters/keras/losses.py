@@ -280,10 +280,10 @@ def _kinds_once(
                 found = kinds_of(function(value, False), like)
             if len(found) != count:  # layers add others in training
                 with (
-                    tried_alone(engine), private.rehearsal(model, value), generators_kept(engine),
+                    tried_alone(engine), private.rehearsal(model, value),
                     drawn_by(OneRow(lambda _: None)), batch_norm.standing_still(lambda _: None),
                 ):  # fmt: skip
-                    found = kinds_of(function(value, True), like)
+                    found = kinds_of(_drawing_again(engine, function(value, True)), like)
             return found if len(found) == count else ["unknown"] * count
 
         found = tried(value)
@@ -291,6 +291,16 @@ def _kinds_once(
         for kind in sorted(set(known[count])):
             say(what, kind, engine.knobs.strict)
     return known[count]
+
+
+def _drawing_again(engine: Engine, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that draws the same each time, and leaves what is drawn next."""
+
+    def again(*batch: Any) -> Any:
+        with generators_kept(engine):
+            return function(*batch)
+
+    return again
 
 
 def _begun(value: _Value | None, variable: Any) -> Any:
