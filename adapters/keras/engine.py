@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, final
 
+import keras
 from numpy.typing import NDArray
 
 from dream._adapter import Plan
@@ -45,7 +46,10 @@ class BatchShare(NamedTuple):
 
     @property
     def fraction(self) -> Any:
-        return self.count / self.total
+        """In float64: models of that dtype are weighed by it too."""
+        if not keras.ops.is_tensor(self.count):
+            return float(self.count) / float(self.total)
+        return keras.ops.cast(self.count, "float64") / keras.ops.cast(self.total, "float64")
 
 
 def on_present(
@@ -193,6 +197,11 @@ class Engine(ABC):
     @abstractmethod
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         """Copy the variables' values, which later assignments leave alone."""
+
+    def written(self, tensor: Any) -> bool:
+        """Return whether a tensor has been written to in place since it was made."""
+        del tensor
+        return False
 
     @abstractmethod
     def rows(self, batch: Any) -> Any:

@@ -11,28 +11,28 @@ from contextvars import ContextVar
 from functools import partial
 from types import MethodType
 from typing import Any, final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import keras
 from keras import tree
 
 from dream._patches import value_set
-from dream.adapters.keras import losses, private
+from dream.adapters.keras import kinds, losses, private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.update import trial
 
-_SUMS = (
-    "A step whose loss is a sum over samples updates a metric by one number for a batch, and "
-    "replicas average those of their shares. Received: {!r}. Where that number is a sum too, such "
-    "as the loss, the logged one is smaller by the number of replicas: divide it by the batch's "
-    "samples, or give the metric a value for each"
-)
 _NEITHER = (
     "The metric {!r} gives one number for a batch, and replicas average those of their shares. "
     "Received: one that is neither the mean nor the sum of what it gives for the batch's parts, as "
     "a root, a ratio or a norm. Return a value for each sample, or keep sums in a "
     "keras.metrics.Metric"
 )
+_ZERO = (
+    "The metric {!r} gives 0 for every batch that it was tried on, and replicas average what it "
+    "gives for their shares. Received: one number for a batch, of which nothing tells a mean over "
+    "samples from a sum. Return a value for each sample, or keep sums in a keras.metrics.Metric"
+)
+_SAID = {"unknown": _NEITHER, "zero": _ZERO}
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
 
@@ -40,10 +40,12 @@ _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 class StepFigures:
     """The results and figures of one step on a part's share."""
 
-    def __init__(self, engine: Engine, share: BatchShare, model: Any) -> None:
+    def __init__(self, engine: Engine, share: BatchShare, step: str) -> None:
+        """step: the name of the one that is taken."""
         self.engine = engine
         self.share = share
-        self._model = model
+        self.step = step
+        self.numbers: list[tuple[Any, Any]] = []
         self._results: list[tuple[Any, Any]] = []
 
     def noting(self) -> AbstractContextManager[None]:
@@ -53,35 +55,40 @@ class StepFigures:
     def note(self, metric: Any, result: Any) -> None:
         self._results.append((metric, result))
 
-    def weight_of(self, metric: Any, values: Any, weight: Any, *, tracks: bool) -> Any:
-        """Return what a metric's update weighs here. One number for the whole batch counts once on
-        one device: here for this part's share. tracks: whether this is Keras's own, of a loss,
-        which it weighs by the batch's samples."""
+    def of_update(self, metric: Any, values: Any, weight: Any, *, tracks: bool) -> tuple[Any, Any]:
+        """Return what a metric is updated by here, and what that weighs. One number for the whole
+        batch counts once on one device: here for this part's share. tracks: whether this is Keras's
+        own, of a loss, which it weighs by the batch's samples."""
         if not _is_scalar(values):
-            return weight
-        if self._model in summed and not tracks:
-            trial.say(_SUMS.format(metric.name), self.engine)
+            return values, weight
+        if not tracks:
+            self.numbers.append((metric, values))
+            if _updates.get(metric, {}).get(self.step) == "sum":
+                values = self._of_sum(metric, values)
         if weight is None:
-            return self.share.fraction
+            return values, self.share.fraction
         counts = type(weight) is int and (tracks or weight > 1)
         if isinstance(weight, (int, float)) and not counts:
-            return weight * self.share.fraction
-        return weight
+            return values, weight * self.share.fraction
+        return values, weight
+
+    def _of_sum(self, metric: Any, value: Any) -> Any:
+        """Return a sum over this part's samples such that the mean over the parts is all's."""
+        value = keras.ops.cast(value, metric.dtype)  # it may be a count
+        return keras.ops.divide_no_nan(value, keras.ops.cast(self.share.fraction, metric.dtype))
 
     def of_function(self, metric: Any, value: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return what a function's one number for a batch is here, and what it weighs. metric:
         means those numbers. batch: what the function was given."""
         if metric not in _kinds:
             with losses.tried_alone(self.engine):
-                (kind,) = losses.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
+                (kind,) = kinds.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
             _kinds[metric] = kind
-            if kind == "unknown":
-                trial.say(_NEITHER.format(metric.name), self.engine)
-        fraction = self.share.fraction
+            if kind in _SAID:
+                trial.say(_SAID[kind].format(metric.name), self.engine)
         if _kinds[metric] == "sum":
-            value = keras.ops.cast(value, metric.dtype)  # it may be a count
-            value = keras.ops.divide_no_nan(value, keras.ops.cast(fraction, metric.dtype))
-        return value, fraction
+            value = self._of_sum(metric, value)
+        return value, self.share.fraction
 
     def own_by_name(self, logs: Any) -> dict[str, Any]:
         """Return those of a step's logs that are one number each, by name."""
@@ -129,11 +136,21 @@ class StepFigures:
         return None
 
 
-_kinds: WeakKeyDictionary[Any, losses.Kind] = WeakKeyDictionary()
+_kinds: WeakKeyDictionary[Any, kinds.Kind] = WeakKeyDictionary()
 """Of metrics by functions that give one number for a batch: what that is."""
-summed: WeakSet[Any] = WeakSet()
-"""Models whose own steps have gradients that are sums over samples."""
+_updates: WeakKeyDictionary[Any, dict[str, kinds.Kind]] = WeakKeyDictionary()
+"""By metric and step: what the numbers are, one for a batch, by which the step updates it."""
 _noting: ContextVar[StepFigures | None] = ContextVar("dream.keras_figures", default=None)
+
+
+def note_update(metric: Any, step: str, kind: kinds.Kind, engine: Engine) -> None:
+    """Note what a step updates a metric by, one number for a batch; say so if replicas cannot add
+    that up."""
+    known = _updates.setdefault(metric, {})
+    if known.setdefault(step, kind) != kind:
+        known[step] = kind = "unknown"
+    if kind == "unknown":
+        trial.say(_NEITHER.format(metric.name), engine)
 
 
 def watch(model: Any) -> None:
@@ -175,7 +192,7 @@ def _update_state(
 ) -> None:
     figures = _noting.get()
     if figures is not None:
-        sample_weight = figures.weight_of(self, values, sample_weight, tracks=tracks)
+        values, sample_weight = figures.of_update(self, values, sample_weight, tracks=tracks)
     type(self).update_state(self, values, sample_weight=sample_weight)
 
 

@@ -8,27 +8,25 @@ by a mask or by weights counts by what it was divided by, which all parts add up
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, final
+from functools import partial
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
-from keras import ops, tree
+from keras import ops
 
 from dream._errors import Unsupported
 from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
 from dream.adapters.keras.randomness.draws import drawn_by, once
-
-Kind = Literal["mean", "sum", "unknown"]
-_CUTS = (4, 2)
-_DRAWS = 8
-ROWS = 7
-"""Rows of the made-up batches on which a loss is tried, and where they are cut."""
+from dream.adapters.keras.randomness.tried import OneRow, generators_kept
+from dream.adapters.keras.update import batch_norm
 
 
 class LossPlace(ABC):
@@ -58,7 +56,7 @@ class SharePlace(LossPlace):
         self._whole = whole
 
     def as_sum(self, value: Any) -> Any:
-        one = ops.cast(1.0, "float32")
+        one = ops.cast(1.0, "float64")
         return self._scaled(value, one, self._share.fraction)
 
     def by_count(self, value: Any, count: Any) -> Any:
@@ -68,13 +66,13 @@ class SharePlace(LossPlace):
                 "micro-batches hold unequal numbers. Received: accumulate= with such a loss. "
                 "Remove accumulate."
             )
-        counts = ops.stop_gradient(ops.cast(count, "float32"))
+        counts = ops.stop_gradient(ops.cast(count, "float64"))
         (mine,) = self.engine.keep(self._share, [counts])
         (everyone,) = self.engine.total([mine])
         return self._scaled(value, mine, everyone * self._share.fraction)
 
     def _scaled(self, value: Any, by: Any, over: Any) -> Any:
-        factor = ops.divide_no_nan(by, ops.cast(over, "float32"))
+        factor = ops.divide_no_nan(by, ops.cast(over, "float64"))
         return value * ops.cast(factor, value.dtype)
 
 
@@ -136,10 +134,12 @@ class _Weighed:
         return own if given is None else given if own is None else given & own
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        value = self._loss(y_true, y_pred, sample_weight)
-        mask, place = self._mask_of(y_pred), _place.get()
+        place = _place.get()
         if place is None:
-            return value
+            return self._loss(y_true, y_pred, sample_weight)
+        weights = None if sample_weight is None else ops.copy(sample_weight)
+        value = self._loss(y_true, y_pred, weights)
+        mask = self._mask_of(y_pred)
         if not self._keeps_nothing:
             self._keeps_nothing = True
             with tried_alone(place.engine):
@@ -160,13 +160,20 @@ class _Weighed:
         if counts_weights and (mask is not None or sample_weight is not None):
             weights = private.masked_weights(sample_weight, mask, value.dtype, reduction)
             return place.by_count(value, ops.sum(weights))
-        if mask is not None:
-            return place.by_count(value, ops.sum(ops.cast(mask, "float32")))
-        return value
+        if mask is None:
+            return value
+        worth = place.by_count(ops.cast(1.0, value.dtype), ops.sum(ops.cast(mask, "float32")))
+        if weights is not None and place.engine.written(weights):
+            # By the mask, and metrics are weighed by them next.
+            sample_weight[...] = weights * ops.cast(worth, weights.dtype)
+        return value * worth
 
     def _tell_coupled(self, *like: Any) -> None:
         """Say if a sample's value depends on the others of its batch."""
-        if any(kind != "sum" for kind in kinds_of(lambda *b: [self._loss.call(*b)], like, "sum")):
+        if any(
+            kind in ("mean", "unknown")
+            for kind in kinds_of(lambda *b: [self._loss.call(*b)], like, "sum")
+        ):
             said = (
                 f"The loss {self._name!r} gives a sample another value in a part of its batch: it "
                 "couples the samples, which replicas share. Received: values of all rows, such as "
@@ -180,9 +187,7 @@ class _Weighed:
         """Say if the loss changes variables of its own by its batch."""
         batch = made_up(like, classes=2)
         try:
-            whole, *parts = (
-                _changed(self._loss.call, _cut(batch, slice(n))) for n in (ROWS, *_CUTS)
-            )
+            whole, *parts = (_changed(self._loss.call, cut(batch, slice(n))) for n in (ROWS, *CUTS))
         except Exception:
             return  # made-up values may be none that it takes
         if any(not np.allclose(a, b) for part in parts for a, b in zip(whole, part, strict=True)):
@@ -202,14 +207,15 @@ class _Weighed:
     def _tried(self, *like: Any) -> Kind:
         """Find out what the loss is, on made-up batches: the same on every rank."""
         (kind,) = kinds_of(lambda *batch: [self._loss(*batch)], like)
-        if kind == "unknown":
-            say(f"The loss {self._name!r}", self._strict)
+        say(f"The loss {self._name!r}", kind, self._strict)
         return kind
 
 
 _Value = Callable[[Any], Any]
-_kinds: WeakKeyDictionary[Any, list[Kind]] = WeakKeyDictionary()
-"""Of models: what their own compute_loss gives, or the losses that their layers add."""
+_Function = Callable[[_Value | None, bool], Callable[..., Any]]
+_kinds: WeakKeyDictionary[Any, dict[int, list[Kind]]] = WeakKeyDictionary()
+"""Of models, by how many there are: what their own compute_loss gives, or the losses that their
+layers add."""
 
 
 def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
@@ -224,8 +230,8 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         value = own(model, *args, **kwargs)
         names = ("x", "y", "y_pred", "sample_weight")
         (kind,) = _kinds_once(
-            model, engine, like, f"{type(model).__name__}.compute_loss",
-            lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
+            model, engine, like, 1, f"{type(model).__name__}.compute_loss",
+            lambda *_: lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
         )  # fmt: skip
         return place.as_sum(value) if kind == "sum" else value
     value = own(model, *args, **kwargs)
@@ -243,10 +249,10 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
     if not added or place is None:
         return lacking
     kinds = _kinds_once(
-        model, engine, (x,), f"What layers of {model.name!r} add to the loss",
-        lambda x: private.added_by(model, x, value), value,
+        model, engine, (x,), len(added), f"What layers of {model.name!r} add to the loss",
+        lambda value, training: lambda x: private.added_by(model, x, value, training), value,
     )  # fmt: skip
-    for kind, each in zip(kinds, added, strict=False):
+    for kind, each in zip(kinds, added, strict=True):
         if kind == "sum":
             lacking = lacking + ops.sum(place.as_sum(each) - each)
     return lacking
@@ -261,27 +267,69 @@ def tried_alone(engine: Engine) -> Iterator[None]:
 
 
 def _kinds_once(
-    model: Any, engine: Engine, like: tuple[Any, ...], what: str, function: Any,
+    model: Any, engine: Engine, like: tuple[Any, ...], count: int, what: str, function: _Function,
     value: _Value | None = None,
 ) -> list[Kind]:  # fmt: skip
-    if model not in _kinds:
-        with tried_alone(engine), private.rehearsal(model, value):
-            _kinds[model] = kinds_of(function, like)
-        if "unknown" in _kinds[model]:
-            say(what, engine.knobs.strict)
-    return _kinds[model]
+    """Return what a function's numbers, so many of them, are, found out at first. function: of what
+    gives variables' values, and whether in training, what gives those numbers for a batch."""
+    known = _kinds.setdefault(model, {})
+    if count not in known:
+
+        def tried(value: _Value | None) -> list[Kind]:
+            with tried_alone(engine), private.rehearsal(model, value):
+                found = kinds_of(function(value, False), like)
+            if len(found) != count:  # layers add others in training
+                with (
+                    tried_alone(engine), private.rehearsal(model, value),
+                    drawn_by(OneRow(lambda _: None)), batch_norm.standing_still(lambda _: None),
+                ):  # fmt: skip
+                    found = kinds_of(_drawing_again(engine, function(value, True)), like)
+            return found if len(found) == count else ["unknown"] * count
+
+        found = tried(value)
+        known[count] = found if "zero" not in found else tried(partial(_begun, value))
+        for kind in sorted(set(known[count])):
+            say(what, kind, engine.knobs.strict)
+    return known[count]
 
 
-def say(what: str, strict: bool) -> None:
-    """Say that something counts as a mean over samples, since it cannot be told what it is."""
+def _drawing_again(engine: Engine, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that draws the same each time, and leaves what is drawn next."""
+
+    def again(*batch: Any) -> Any:
+        with generators_kept(engine):
+            return function(*batch)
+
+    return again
+
+
+def _begun(value: _Value | None, variable: Any) -> Any:
+    """Return what a variable is, 1 for a number that is 0 as yet: a loss may be weighed by one that
+    callbacks raise."""
+    now = variable.value if value is None else value(variable)
+    number = not variable.trainable and variable.shape == () and "float" in str(variable.dtype)
+    return ops.ones_like(now) if number and not ops.convert_to_numpy(now) else now
+
+
+def say(what: str, kind: Kind, strict: bool) -> None:
+    """Say that something counts as a mean over samples, where it cannot be told what it is."""
+    if kind not in _UNTOLD:
+        return
     said = (
-        f"{what} gives one number for a batch, which is neither the mean nor the sum of what it "
-        "gives for the batch's parts. Received: a loss that replicas share. Return a value for "
+        f"{what} gives {_UNTOLD[kind]}. Received: a loss that replicas share. Return a value for "
         "each sample, or use strategy.train_step with weight="
     )
     if strict:
         raise Unsupported(f"{said}.")
     once(f"{said}; it counts as a mean over samples")
+
+
+_UNTOLD = {
+    "unknown": "one number for a batch, which is neither the mean nor the sum of what it gives for "
+    "the batch's parts",
+    "zero": "0 for every batch that it was tried on, of which nothing tells a mean over samples "
+    "from a sum",
+}
 
 
 def _is_kerass(loss: Any) -> bool:
@@ -290,110 +338,8 @@ def _is_kerass(loss: Any) -> bool:
     return str(getattr(computes, "__module__", "")).startswith("keras.")
 
 
-def kinds_of(function: Any, like: tuple[Any, ...], failing: Kind = "unknown") -> list[Kind]:
-    """Tell means over samples from sums over them, and both from anything else, by what a function
-    gives for made-up batches that are cut in two.
-
-    function: gives a list of tensors, whose sums count. like: tensors as it is given them, nested,
-    or None. failing: what it is if it takes none that are made up, or draws at random.
-    """
-    widths = [int(x.shape[-1] or 2) for each in like[1:] for x in tree.flatten(each)
-              if x is not None and len(x.shape) > 1]  # fmt: skip
-    batch = _telling(function, like, max([2, *widths]))
-    kinds = _kinds_for(function, batch, "unknown")
-    if kinds is None:
-        return [failing]
-    at_extremes = _kinds_for(function, uneven(batch), None) or [None] * len(kinds)
-    pairs = zip(kinds, at_extremes, strict=True)
-    return [failing if a is None else a if b in (a, None) else "unknown" for a, b in pairs]
-
-
-def _telling(function: Any, like: Any, classes: int) -> Any:
-    """Make a batch up for which a function gives other numbers than 0, mean and sum of zeros alike,
-    as a count of right answers may be; with labels of 0 and 1 later. The first one if none does."""
-    for draw in range(_DRAWS):
-        batch = made_up(like, classes, draw)
-        if draw > _DRAWS // 2:
-            labels = tree.map_structure(lambda a: None if a is None else a.round(), batch[1:2])
-            batch = (batch[0], *labels, *batch[2:])
-        with suppress(Exception):  # it may take none
-            found = function(*_cut(batch, slice(None)))
-            if all(np.any(ops.convert_to_numpy(x)) for x in found):
-                return batch
-    return made_up(like, classes)
-
-
-def _kinds_for(function: Any, batch: Any, infinite: Kind | None) -> list[Kind | None] | None:
-    """Tell by one batch; None of what is drawn at random, and where the function does not take
-    such a batch. infinite: what it is of what is no number."""
-
-    def values(rows: slice) -> list[float]:
-        found = function(*_cut(batch, rows))
-        return [float(np.sum(ops.convert_to_numpy(x))) for x in found]
-
-    try:
-        whole, again = values(slice(None)), values(slice(None))
-        cuts = [(n, values(slice(n)), values(slice(n, None))) for n in _CUTS]
-    except Exception:
-        return None  # made-up values may be none that it takes
-    if not np.array_equal(whole, again, equal_nan=True):
-        return [None] * len(whole)
-    parts = [[(n, a[place], b[place]) for n, a, b in cuts] for place in range(len(whole))]
-    return [
-        _kind(value, each) if np.isfinite([value, *(x for cut in each for x in cut)]).all()
-        else infinite
-        for value, each in zip(whole, parts, strict=True)
-    ]  # fmt: skip
-
-
-def _cut(batch: Any, rows: slice) -> Any:
-    return tree.map_structure(
-        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), batch
-    )
-
-
 def _changed(function: Any, batch: Any) -> list[Any]:
     """Return what a function sets variables to."""
     with keras.StatelessScope() as scope:
         function(*batch)
     return [np.array(ops.convert_to_numpy(v)) for v in scope.state_mapping.values()]
-
-
-def _kind(whole: float, cuts: Sequence[tuple[int, float, float]]) -> Kind:
-    if all(_close(whole, (n * a + (ROWS - n) * b) / ROWS) for n, a, b in cuts):
-        return "mean"
-    return "sum" if all(_close(whole, a + b) for _, a, b in cuts) else "unknown"
-
-
-def _close(found: float, expected: float) -> bool:
-    return bool(np.isclose(found, expected, rtol=1e-4, atol=1e-6))
-
-
-def made_up(like: Any, classes: int, seed: int = 0) -> Any:
-    """Make a batch of `ROWS` rows up, the same on every rank. like: tensors, nested, or None.
-    classes: whole numbers are below it."""
-    draw = np.random.default_rng(seed)
-    return tree.map_structure(lambda x: _made_up(x, draw, classes), like)
-
-
-def uneven(batch: Any) -> Any:
-    """Have the later rows of a batch be of another sign, and far larger: what is clipped, or left
-    out, by its size or its sign is seen to be."""
-    large = np.where(np.arange(ROWS) < max(_CUTS), 1.0, -1000.0)
-
-    def stretched(a: Any) -> Any:
-        if a is None or a.dtype.kind != "f":
-            return a
-        return a * large.reshape(-1, *(1,) * (a.ndim - 1)).astype(a.dtype)
-
-    return tree.map_structure(stretched, batch)
-
-
-def _made_up(like: Any, draw: np.random.Generator, classes: int) -> Any:
-    if like is None:
-        return None
-    shape = (ROWS, *(3 if size is None else int(size) for size in like.shape[1:]))
-    kind = keras.backend.standardize_dtype(like.dtype)
-    if "float" in kind:
-        return draw.uniform(0.05, 0.95, shape).astype(kind)
-    return draw.integers(0, classes, shape).astype(kind)

@@ -290,8 +290,10 @@ def clipped(gradients: Sequence[Any], knobs: Knobs) -> list[Any]:
         most = knobs.clip_value
         return [None if g is None else ops.clip(g, -most, most) for g in gradients]
     assert knobs.clip_norm is not None
-    squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None]
-    norm = ops.sqrt(sum(squares))
+    present = [g for g in gradients if g is not None]
+    doubles = any(keras.backend.standardize_dtype(g.dtype) == "float64" for g in present)
+    kind = "float64" if doubles else "float32"
+    norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(g, kind))) for g in present))
     scale = knobs.clip_norm / ops.maximum(norm, max(knobs.clip_norm, 1e-30))
     return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients]
 

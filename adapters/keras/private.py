@@ -193,11 +193,11 @@ def added(model: Any) -> list[Any]:
     return [loss for layer in layers_of(model) for loss in layer._get_own_losses()]
 
 
-def added_by(model: Any, x: Any, value: Callable[[Any], Any] | None = None) -> list[Any]:
+def added_by(model: Any, x: Any, value: Callable[[Any], Any] | None, training: bool) -> list[Any]:
     """Return the losses that a call adds. In a `rehearsal`. value: as there."""
     values = [(v, value(v)) for v in model.variables] if value else None
     with keras.StatelessScope(state_mapping=values, collect_losses=True):
-        model(x, training=False)
+        model(x, training=training)
         return added(model)
 
 

@@ -113,7 +113,8 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
-        self._figures = figures.StepFigures(engine, share, model)
+        step = "train_step" if statistics else "test_step"
+        self._figures = figures.StepFigures(engine, share, step)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):
@@ -174,7 +175,7 @@ class _GlobalSums:
                 if self._in_micros:  # else the update was weighed by the share as it came
                     weight = weight * share.fraction
                 start = before if self._goes_on else 0.0
-                state = start + (state - start) * weight
+                state = start + (state - start) * keras.ops.cast(weight, state.dtype)
             elif self._goes_on:
                 state = keras.ops.where(share.count > 0, state, before)
             else:
@@ -247,14 +248,15 @@ class MicroBatches:
         # In a graph Keras counts a batch whose length is unknown as one.
         once = [] if engine.framework == "torch" else _output_loss_states(model)
         before = engine.copies(once)
-        counts = share * keras.ops.cast(rows, "float32") if known else share
-        counts = counts / (_length(part) or 1)
+        counts = keras.ops.cast(share, "float64") / (_length(part) or 1)
+        counts = counts * keras.ops.cast(rows, "float64") if known else counts
         part_of = BatchShare(fraction * share, 1.0)
         weighing = losses.weighed(engine, part_of, whole=False)
         with optimizer.holding_scope(fraction * share) as updates, weighing:
             type(model).train_step(model, part)
         for variable, value in zip(once, before, strict=True):
-            variable.assign(value + (variable.value - value) * counts)
+            gain = (variable.value - value) * keras.ops.cast(counts, variable.dtype)
+            variable.assign(value + gain)
         (update,) = updates
         self._missing = [g is None for g in update.gradients]
         return [

@@ -238,8 +238,9 @@ def rows_of(batch: Any) -> tf.Tensor:
 
 
 def ratio(some: tf.Tensor, all_of: tf.Tensor) -> tf.Tensor:
-    """some / all_of as float32; 1 where there is nothing."""
-    return tf.where(all_of > 0, tf.cast(some, tf.float32) / tf.cast(all_of, tf.float32), 1.0)
+    """some / all_of as float64; 1 where there is nothing."""
+    one = tf.constant(1.0, tf.float64)
+    return tf.where(all_of > 0, tf.cast(some, tf.float64) / tf.cast(all_of, tf.float64), one)
 
 
 def fold(

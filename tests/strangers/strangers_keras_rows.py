@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from strangers_keras_mesh import ON_A_MESH
 from strangers_rows import EQUAL, Row
 
 TENSORFLOW, TORCH = "keras-tensorflow", "keras-torch"
@@ -25,6 +26,10 @@ TWO = {TENSORFLOW: (("mirrored", (2,)),), TORCH: ()}
 TWO_AND_DEVICES = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: ()}
 TWO_AND_SHARDED = {TENSORFLOW: (("mirrored", (2,)), ("sharded", (2,))), TORCH: ()}
 TWO_EACH = {TENSORFLOW: (("mirrored", (2,)), (ONE_PROCESS, (1,))), TORCH: (("mirrored", (2,)),)}
+FURTHER = {
+    TENSORFLOW: (("horovod", (3,)), ("sharded", (2,)), (ONE_PROCESS, (1,))),
+    TORCH: (("mirrored", (3,)), ("horovod", (3,))),
+}
 TWO_ON_TORCH = {TORCH: (("mirrored", (2,)),)}
 
 
@@ -67,38 +72,6 @@ def _rows(
         for strategy, ranks in cells[backend]
     ]
 
-
-MESH_DRAWS = "draws on each device of the mesh by itself"
-MESH_TIME = "DTensor cannot split a layer that loops over time"
-ON_A_MESH = {
-    "augmentation": "DTensor cannot split a convolution of each channel",
-    "ema": "This callback swaps whole weights",
-    "logs_in_files": "This callback reads weights on the rank that writes",
-    "tabular": "cannot split this operation over a mesh",
-    "siamese": "cannot split this operation over a mesh",
-    "unet": "cannot split this operation over a mesh",
-    "tf_jit": "XLA cannot compile a step that is split",
-    "resume_by_epoch": "This callback reads weights on the rank that writes",
-    **dict.fromkeys(
-        (
-            "masked_tagging", "seq2seq", "shared_layers", "text_lstm", "timeseries",
-            "token_weights", "tf_stateful_rnn",
-        ),
-        MESH_TIME,
-    ),
-    **dict.fromkeys(
-        (
-            "class_weight", "early_stopping", "evaluating_callback", "fine_tuning",
-            "hyperparameters", "kfold", "mini_gpt", "mnist_dropout", "noise_layers",
-            "one_then_another", "pseudo_labels", "reduce_lr", "save_load", "subclassed",
-            "text_from_raw", "tf_diffusion", "adam", "transformer_classifier",
-            "two_fits", "vit", "mixup", "tf_own_trackers", "tf_vae", "tf_wgan_gp", "vae_add_loss",
-            "vae_add_loss_summed", "train_on_batch",
-        ),
-        MESH_DRAWS,
-    ),
-}  # fmt: skip
-"""What `sharded` says of scripts in TensorFlow."""
 
 EXACT = (
     "accumulation",
@@ -224,8 +197,11 @@ OF_PLAIN_SHAPES_ON_TORCH = (
     "q_learning", "rules_of_ones_own", "steps_overridden", "uncertain_by_dropout", "waves_dilated",
     "written_words", "torch_conditional_gan", "torch_dataset_of_dicts", "torch_remat_by_keras",
 )  # fmt: skip
-"""The same, read on torch."""
+"""The same, read on two ranks of torch."""
+ANSWERS = ("rows_attend_others", "similarities")
+"""Those of them that predict by whole batches."""
 TWO_OF_EACH = {TENSORFLOW: (("mirrored", (2,)),), TORCH: (("mirrored", (2,)),)}
+NOT_LAID_OUT = "variables that dream has not laid out"
 DRIFTED = "The replicas have drifted apart"
 UNKNOWN = "a variable that Keras does not know is stepped by each replica for itself"
 NO_MEAN = "gradients of a batch that are no mean of its parts'"
@@ -286,25 +262,49 @@ ROWS: list[Row] = [
         for script in OF_PLAIN_SHAPES_ON_TORCH
         for row in _rows(script, cells=TWO_ON_TORCH, only=TORCH)
     ),
-    *_rows("series_as_tagged", cells=TWO),
-    *_rows(
-        "scores_of_a_batch",
-        logs="gives one number for a batch, and replicas average",
-        reason=EXTREMES,
-        cells=TWO_EACH,
+    *(
+        row
+        for script in (*OF_PLAIN_SHAPES, *OF_PLAIN_SHAPES_ON_TORCH)
+        if script not in (*ANSWERS, "exported")
+        for row in _rows(script, cells=FURTHER)
+    ),
+    *_rows("exported", cells=FURTHER, only=TORCH),  # on TensorFlow it fails by itself
+    *(
+        row
+        for script in ANSWERS
+        for row in _rows(script, but={ONE_PROCESS: COUPLES}, reason=COUPLED, cells=FURTHER)
+    ),
+    *(row for cells in (TWO, FURTHER) for row in _rows("series_as_tagged", cells=cells)),
+    *(
+        row
+        for cells in (TWO_OF_EACH, FURTHER)
+        for row in _rows(
+            "scores_of_a_batch",
+            logs="gives one number for a batch, and replicas average",
+            reason=EXTREMES,
+            cells=cells,
+        )
     ),
     *(
         row
         for script, (expect, reason) in SAID_ON_TORCH.items()
-        for row in _rows(script, expect=expect, reason=reason, cells=TWO_ON_TORCH, only=TORCH)
+        for cells, only in ((TWO_ON_TORCH, TORCH), (FURTHER, ""))
+        for row in _rows(script, expect=expect, reason=reason, cells=cells, only=only)
     ),
-    *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=TWO),
-    *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=TWO),
-    *_rows(
-        "tf_accumulates_by_hand",
-        expect=DRIFTED,
-        reason="each replica adds gradients of its own up in variables of TensorFlow's",
-        cells=TWO,
+    *(
+        row
+        for cells in (TWO, FURTHER)
+        for row in (
+            *_rows("tf_rays", logs="make figures of their own", reason=EXTREMES, cells=cells),
+            *_rows("tf_barlow", expect=NO_MEAN, reason=COUPLED, cells=cells),
+            *_rows(
+                "tf_accumulates_by_hand",
+                expect=DRIFTED,
+                but={ONE_PROCESS: "devices of one process cannot meet", "sharded": NOT_LAID_OUT},
+                reason="each replica adds gradients of its own up in variables of TensorFlow's",
+                cells=cells,
+            ),
+        )
     ),
     *_rows("figures_of_a_batch", logs="make figures of their own", reason=EXTREMES, cells=TWO_EACH),
     *_rows("tf_wgan_gp", cells=TWO_AND_SHARDED),

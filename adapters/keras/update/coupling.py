@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from dream.adapters.keras import losses, private
+from dream.adapters.keras import kinds, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.update import trial
 from dream.strategies import registry
@@ -33,8 +33,8 @@ def check(model: Any, engine: Engine, inputs: Any) -> None:
     or KerasTensors."""
     if not (private.has_call(model) and private.has_own_parts(model)):
         return
-    made_up = trial.widened((losses.made_up(inputs, classes=2),))
-    told = (_coupled(model, engine, made_up, stretch) for stretch in (list, losses.uneven))
+    made_up = trial.widened((kinds.made_up(inputs, classes=2),))
+    told = (_coupled(model, engine, made_up, stretch) for stretch in (list, kinds.uneven))
     what = next(filter(None, told), "")
     if what:
         say_coupled(model, engine, what)
@@ -60,14 +60,14 @@ def _answers_otherwise(model: Any, engine: Engine, inputs: Any) -> bool | None:
     def call(rows: slice) -> list[Array]:
         def run() -> list[Array]:
             with trial.rehearsed(model, engine, rows):
-                found = type(model).predict_step(model, trial.cut(made_up, rows))
+                found = type(model).predict_step(model, kinds.cut(made_up, rows))
                 return [trial.array(x) for x in tree.flatten(found)]
 
         found: list[Array] = engine.apart(run)
         return found
 
     try:
-        made_up = trial.widened((losses.made_up(inputs, classes=2),))
+        made_up = trial.widened((kinds.made_up(inputs, classes=2),))
         whole, again, first, second = map(call, (slice(None), slice(None), *trial.PARTS))
     except Exception:
         return None
@@ -103,7 +103,7 @@ def _coupled(model: Any, engine: Engine, made_up: Any, stretch: Callable[[Any], 
 
     def by_outputs(rows: slice, outputs: Sequence[Array]) -> list[Array]:
         draw = np.random.default_rng(1)
-        whole = [draw.uniform(-1, 1, (losses.ROWS, *x.shape[1:])) for x in outputs]
+        whole = [draw.uniform(-1, 1, (kinds.ROWS, *x.shape[1:])) for x in outputs]
         return [x[rows].astype("float32") for x in stretch(whole)]
 
     def call(rows: slice) -> tuple[list[Array], list[Array]]:
@@ -115,7 +115,7 @@ def _coupled(model: Any, engine: Engine, made_up: Any, stretch: Callable[[Any], 
 
         def run() -> list[Array]:
             with trial.rehearsed(model, engine, rows):
-                (part,) = trial.cut(batch, rows)
+                (part,) = kinds.cut(batch, rows)
                 given = partial(model, part, training=True)
                 variables = model.trainable_variables
                 found = differentiate(lambda: tree.flatten(given()), variables, seen)

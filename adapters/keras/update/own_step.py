@@ -14,22 +14,26 @@ import numpy as np
 from keras import ops
 
 from dream._errors import Unsupported
-from dream.adapters.keras import consistency, losses, optimizer, private
+from dream.adapters.keras import consistency, kinds, optimizer, private
 from dream.adapters.keras.engine import Array, BatchShare, Engine
-from dream.adapters.keras.figures import StepFigures, summed
+from dream.adapters.keras.figures import StepFigures, note_update
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
 
 _trained: WeakSet[Any] = WeakSet()
 _evaluated: WeakSet[Any] = WeakSet()
+summed: WeakSet[Any] = WeakSet()
+"""Models whose own steps have gradients that are sums over samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a step made of a batch: figures that no metric keeps, gradients that optimizers were
-    given, learning rates, and by variable what became of states, and by how much metrics grew."""
+    """What a step made of a batch: figures that no metric keeps, single numbers that metrics were
+    updated by, gradients that optimizers were given, learning rates, and by variable what became of
+    states, and by how much metrics grew."""
 
     figures: dict[str, Array]
+    numbers: list[tuple[Any, Array]]
     gradients: list[Array]
     rates: list[Array]
     states: list[Array]
@@ -63,6 +67,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
         return
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
+    _note_numbers(model, engine, found, "train_step")
     known = found is not None and bool(found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
     gradients = [each.gradients for each in found or []]
@@ -83,7 +88,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
             "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
             "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
         )  # fmt: skip
-    elif found and found[0].figures:
+    elif found and (found[0].figures or found[0].numbers):
         _check_figures(model, engine, batch)
     for place, state in enumerate(states if found else []):
         if not _add_up([[each.states[place]] for each in found or []], model):
@@ -111,6 +116,7 @@ def check_test(model: Any, engine: Engine, batch: Any) -> None:
     if coupling.answers(model, engine, batch[0] if isinstance(batch, tuple) else batch):
         coupling.say_coupled(model, engine)
     if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
+        _note_numbers(model, engine, _found(model, engine, batch, (), (), "test_step"), "test_step")
         _check_figures(model, engine, batch, "test_step")
 
 
@@ -126,6 +132,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
     found = _found(model, engine, batch, (), (), step, uneven=True)
     if found is None:
         return
+    _note_numbers(model, engine, found, step)
     whole, *parts, later = (each.figures for each in found)
     names = [
         name
@@ -144,6 +151,21 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
             "samples, as a root, a largest value, a norm or a ratio of metrics is none. Have a "
             "keras.metrics.Metric give it, whose sums are those of all", engine,
         )  # fmt: skip
+
+
+def _note_numbers(model: Any, engine: Engine, found: Sequence[_Found] | None, step: str) -> None:
+    """Note what the single numbers are that a step updates metrics by: to be called for even parts
+    and for uneven ones, as a root is nearly the mean of even parts' roots, and a largest value
+    nearly the sum of uneven ones'."""
+    runs = [each.numbers for each in (found or [])[:3]]
+    if len({len(numbers) for numbers in runs}) != 1:
+        return
+    for same in zip(*runs, strict=True):
+        values = [[value] for _, value in same]
+        kind: kinds.Kind = "mean"
+        if not _add_up(values, model, _MEANS):
+            kind = "sum" if _add_up(values, model, _SUMS) else "unknown"
+        note_update(same[0][0], step, kind, engine)
 
 
 def _check_rates(model: Any, found: Sequence[_Found]) -> None:
@@ -170,7 +192,7 @@ def _adds_up_at_extremes(
     """Whether gradients of a batch that is far larger in its second part, where metrics have other
     values too, are what its parts' add up to: not where they are clipped, or left out, by their
     size. True where that cannot be found out."""
-    made_up = _stretched(trial.widened(losses.made_up(batch, classes=2)))
+    made_up = _stretched(trial.widened(kinds.made_up(batch, classes=2)))
 
     def take(rows: slice, metrics: float) -> list[Array]:
         found: _Found = engine.apart(
@@ -189,8 +211,8 @@ def _adds_up_at_extremes(
 def _stretched(batch: Any) -> Any:
     """The same, uneven, but for its sample weights."""
     if not isinstance(batch, tuple):
-        return losses.uneven(batch)
-    return (*losses.uneven(batch[:2]), *batch[2:])
+        return kinds.uneven(batch)
+    return (*kinds.uneven(batch[:2]), *batch[2:])
 
 
 def _check_sizes(model: Any, engine: Engine) -> None:
@@ -230,7 +252,7 @@ def _found(
     """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
     others before; None where the step takes no batch that is made up. uneven: one part is far
     larger."""
-    even = trial.widened(losses.made_up(batch, classes=2))
+    even = trial.widened(kinds.made_up(batch, classes=2))
     made_up = _stretched(even) if uneven else even
 
     def take(rows: slice, start: float | None = None) -> _Found:
@@ -245,7 +267,7 @@ def _found(
         return None
 
 
-_MEANS = trial.CUT / losses.ROWS, 1 - trial.CUT / losses.ROWS
+_MEANS = trial.CUT / kinds.ROWS, 1 - trial.CUT / kinds.ROWS
 _SUMS = 1.0, 1.0
 """What two parts' values count for in the whole's."""
 _AT_EXTREMES = 50.0
@@ -279,15 +301,16 @@ def _of_rows(
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
-    figures = StepFigures(engine, BatchShare(1.0, 1.0), model)
+    figures = StepFigures(engine, BatchShare(1.0, 1.0), step)
     with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
         for variable in [] if start is None else consistency.metric_states(model):
             variable.assign(ops.full_like(variable.value, start))
         before = [trial.array(v.value) for v in metrics]
         with figures.noting():
-            logs = getattr(type(model), step)(model, trial.cut(made_up, rows))
+            logs = getattr(type(model), step)(model, kinds.cut(made_up, rows))
         return _Found(
             {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
+            [(metric, trial.array(value)) for metric, value in figures.numbers],
             [trial.array(g) for update in held for g in update.gradients if g is not None],
             [trial.array(v.value) for o in optimizer.optimizers_of(model) for v in _numbers_of(o)],
             [trial.array(v.value) for v in states],

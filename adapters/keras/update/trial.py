@@ -3,23 +3,22 @@ draws is alike for all rows, and whatever it changes is undone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
-import keras
 import numpy as np
 from keras import ops, tree
 
 from dream._errors import Unsupported
-from dream.adapters.keras import consistency, losses, private
+from dream.adapters.keras import consistency, kinds, losses, private
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, once
+from dream.adapters.keras.randomness.draws import drawn_by, once
 from dream.adapters.keras.randomness.sizes import DrawnSizes
+from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
-from dream.data import generators
 
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
@@ -68,24 +67,18 @@ def are_close(
     )
 
 
-def cut(made_up: Any, rows: slice) -> Any:
-    return tree.map_structure(
-        lambda a: None if a is None else ops.convert_to_tensor(a[rows]), made_up
-    )
-
-
 @contextmanager
 def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
-    count = len(range(losses.ROWS)[rows])
+    count = len(range(kinds.ROWS)[rows])
     drawn = drawn_by_trials(model)
     drawn.begin(count)
     note = partial(drawn.note, count)
     with ExitStack() as scopes:
         for scope in (
-            private.rehearsal(model), _plain_variables_kept(model), _generators_kept(engine),
-            drawn_by(_OneRow(note)), batch_norm.standing_still(note),
-            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, losses.ROWS),
+            private.rehearsal(model), _plain_variables_kept(model), generators_kept(engine),
+            drawn_by(OneRow(note)), batch_norm.standing_still(note),
+            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)
         yield
@@ -110,55 +103,6 @@ class _MeanOfRows(losses.LossPlace):
 
     def by_count(self, value: Any, count: Any) -> Any:
         return value * ops.cast(ops.stop_gradient(count), value.dtype) / self._rows
-
-
-@final
-class _OneRow(ShareRows):
-    """Draws one row, which all samples have: so parts draw what the whole does."""
-
-    def __init__(self, note: Callable[[Sequence[Any]], None]) -> None:
-        """note: told of each shape."""
-        self._note = note
-
-    def dims(self, shape: Any) -> Sequence[Any]:
-        if not hasattr(shape, "dtype"):
-            return list(shape)
-        if len(shape.shape) == 1 and "int" in keras.backend.standardize_dtype(shape.dtype):
-            return [int(size) for size in ops.convert_to_numpy(shape)]
-        return list(shape.shape)
-
-    def counts(self, dims: Sequence[Any]) -> bool:
-        self._note(dims)
-        return True
-
-    def whole(self, length: Any) -> Any:
-        return 1
-
-    def take(self, tensor: Any, length: Any) -> Any:
-        return ops.repeat(tensor, int(length), axis=0)
-
-    def spread(self, tensor: Any, length: Any) -> Any:
-        return ops.ones_like(tensor[:1])
-
-    def dropout(
-        self, own: Callable[..., Any], inputs: Any, rate: Any, dims: Sequence[Any] | None, seed: Any
-    ) -> Any:
-        inner = ops.shape(inputs)[1:] if dims is None else dims[1:]
-        return inputs * own(ops.ones((1, *inner), inputs.dtype), rate, None, seed)
-
-
-@contextmanager
-def _generators_kept(engine: Engine) -> Iterator[None]:
-    """Inside, what is drawn is drawn again afterwards."""
-    of_python, of_numpy = generators.python_state(), generators.numpy_state()
-    own, shared = engine.generators.now(), private.shared_seed()
-    try:
-        yield
-    finally:
-        generators.go_on_in_python(of_python)
-        generators.go_on_in_numpy(of_numpy)
-        engine.generators.go_on_from(own)
-        private.share_seed(shared)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
+from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.current import RowMemory
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.adapters.pytorch.update import batch_norm
@@ -99,6 +100,9 @@ class TorchEngine(Engine):
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:
         return [v.value.detach().clone() for v in variables]
+
+    def written(self, tensor: Any) -> bool:
+        return version_of(tensor) > 0
 
     def rows(self, batch: Any) -> Any:
         return len(next(t for t in tree.flatten(batch) if t is not None))

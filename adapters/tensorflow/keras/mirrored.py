@@ -9,7 +9,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import BatchShare
@@ -61,12 +61,25 @@ class MirroredEngine(TensorFlowEngine):
 
     def _added(self, values: list[Any]) -> list[Any]:
         pack = Pack.of(TensorFlowTensors(), values, [CARRIED[v.dtype.name] for v in values])
+        try:
+            return pack.unpack(self._summed(pack.buffers))
+        except RuntimeError as error:
+            if "merge_call" not in str(error):
+                raise
+            raise Unsupported(
+                "The devices of one process cannot meet inside a tf.cond, a tf.while_loop or a "
+                f"tf.function of a step's own. Received: replicas={self.parts} in one process, of "
+                "which such a part of a step needs the sum, as to apply gradients. Apply them "
+                "outside of it (gradient_accumulation_steps= of an optimizer counts by itself), or "
+                "start several processes with dream run -n."
+            ) from error
+
+    def _summed(self, buffers: Sequence[Any]) -> Sequence[Any]:
         replica = tf.distribute.get_replica_context()
         if self.several_processes:
-            return pack.unpack(replica.merge_call(self._over_ranks, args=(pack.buffers,)))
-        return pack.unpack(
-            [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in pack.buffers]
-        )
+            summed: Sequence[Any] = replica.merge_call(self._over_ranks, args=(buffers,))
+            return summed
+        return [replica.all_reduce(tf.distribute.ReduceOp.SUM, buffer) for buffer in buffers]
 
     def _over_ranks(self, distribution: tf.distribute.Strategy, buffers: Sequence[Any]) -> Any:
         """Add up the devices' buffers, and then, once in a process, the ranks'."""

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dream.adapters.keras import private
 from dream.adapters.keras.randomness.draws import once
 
 _ADDED = (
@@ -34,6 +35,12 @@ def tell(optimizer: Any) -> None:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if _by_rows(inner):
         once(_ADDED % type(inner).__name__)
+
+
+def tell_of(model: Any, optimizer: Any) -> None:
+    """Do the same where gradients are whole tensors before the optimizer sees them."""
+    if any(isinstance(layer, keras.layers.Embedding) for layer in private.layers_of(model)):
+        tell(optimizer)
 
 
 def _by_rows(optimizer: Any) -> bool:

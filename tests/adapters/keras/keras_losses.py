@@ -13,11 +13,15 @@ from keras_cases import BATCH, Block, Figures, arrays, case, compiled, fitted, l
 __all__ = ["run"]
 
 
+def weighed(data: Any) -> dict[str, Any]:
+    return {"sample_weight": data[2]} if len(data) > 2 else {}
+
+
 def counted(model: Any, *data: Any, **options: Any) -> Figures:
     """What fit and evaluate end with, steps counted."""
     data = data or arrays()
-    figures = fitted(model, *data, **options)
-    said = model.evaluate(*data, batch_size=BATCH, verbose=0)
+    figures = fitted(model, *data[:2], **weighed(data), **options)
+    said = model.evaluate(*data[:2], **weighed(data), batch_size=BATCH, verbose=0)
     return {**figures, "iterations": int(model.optimizer.iterations), "said": said}
 
 
@@ -87,6 +91,21 @@ def masked_words_with_weights(block: Block) -> Figures:
 
 
 @case
+def weighted_metrics_of_masked_words(block: Block) -> Figures:
+    """On torch Keras's loss changes the weights of samples in place, which metrics are given
+    next."""
+    words, following = tokens()
+    weight = np.linspace(0.5, 2.0, words.size).reshape(words.shape).astype(np.float32)
+    with block:
+        model = compiled(tagger(), weighted_metrics=["accuracy", mean_of_rows])
+        return counted(model, words, following, weight)
+
+
+def mean_of_rows(target: Any, predicted: Any) -> Any:
+    return keras.losses.sparse_categorical_crossentropy(target, predicted, True)
+
+
+@case
 def classes_that_are_ignored(block: Block) -> Figures:
     """Beside a mask of the outputs, and alone."""
     with block:
@@ -130,6 +149,17 @@ def metrics_of_one_number(block: Block) -> Figures:
     with block:
         model = compiled(net(), metrics=[mean_number, summed_number, right_ones])
         return counted(model, x, y.astype("float32"))
+
+
+@case
+def metrics_of_answers_seldom_right(block: Block) -> Figures:
+    """Of so many classes that a made-up answer is never right by chance."""
+    x, _ = arrays()
+    keras.utils.set_random_seed(3)
+    with block:
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(300)])
+        model.compile(keras.optimizers.SGD(2.0), loss(), metrics=[right_ones])
+        return counted(model, x, np.arange(len(x)) % 5 + 200.0)
 
 
 class OwnLoss(keras.losses.Loss):
@@ -201,6 +231,45 @@ def a_layer_adds_a_mean(block: Block) -> Figures:
 def a_layer_adds_a_sum(block: Block) -> Figures:
     with block:
         return counted(compiled(net(layers.Dense(6), Summing())))
+
+
+class SummingInTraining(layers.Layer):
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.add_loss(0.001 * ops.sum(ops.square(x)))
+        return x
+
+
+@case
+def a_layer_adds_a_sum_in_training(block: Block) -> Figures:
+    """Beside draws, which trying it in training must not move on."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inner = layers.Dense(6), layers.Dropout(0.3), SummingInTraining()
+        return fitted(compiled(net(*inner)))
+
+
+class Annealed(layers.Layer):
+    """A layer that adds a sum by a weight that is 0 at first."""
+
+    def build(self, shape: Any) -> None:
+        self.by = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.by * ops.sum(ops.square(x)))
+        return x
+
+
+@case
+def a_layer_adds_a_sum_later(block: Block) -> Figures:
+    with block:
+        keras.utils.set_random_seed(3)  # a layer's initializer draws its seed as it is made
+        layer = Annealed()
+        model = compiled(net(layers.Dense(6), layer))
+        raised = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _: layer.by.assign(0.001 * epoch)
+        )
+        return fitted(model, callbacks=[raised])
 
 
 class OwnComputation(keras.Model):

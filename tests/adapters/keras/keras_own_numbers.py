@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers, ops
-from keras_own_steps import OWN, SAMPLES, WIDTH, own, plain, said_lines
+from keras_own_steps import OWN, SAMPLES, WIDTH, TracksTests, own, plain, said_lines
 
 import dream
 
@@ -73,6 +73,28 @@ def apart_by_a_summed_loss() -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
 
 
+def apart_by_tracked_sums() -> float:
+    """How far from plain Keras's the logs are of a model that updates a metric by the sum of its
+    samples' losses, in training and in tests, in times of their size."""
+
+    def logged() -> list[float]:
+        keras.utils.set_random_seed(3)
+        seen = keras.Input((WIDTH,))
+        made = TracksTests(seen, layers.Dense(1)(seen))
+        made.own_loss = OWN["sum"]
+        made.compile(keras.optimizers.SGD(0.003))
+        x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
+        tests = x[:21], x[:21, :1]
+        logs = made.fit(x, x[:, :1], batch_size=9, epochs=2, validation_data=tests, verbose=0)
+        found: list[float] = [*logs.history["tracked"], *logs.history["val_tracked"]]
+        return found
+
+    alone = logged()
+    with dream.strategy("mirrored"):
+        shared = logged()
+    return max(abs(a - b) / abs(a) for a, b in zip(alone, shared, strict=True))
+
+
 class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
     """Adds noise to each gradient: rows of some look like a share's."""
 
@@ -113,3 +135,42 @@ def apart_by_optimizers() -> dict[str, float]:
         )
         for name in OPTIMIZERS
     }
+
+
+def apart_in_float64() -> float:
+    """How far from plain Keras's models end that compute in float64, by a mean, a sum, a mask
+    and a step of their own: by far less than a float32 can tell."""
+
+    def trained() -> list[Any]:
+        found: list[Any] = []
+        x = np.random.default_rng(0).random((25, WIDTH))
+        for make in (
+            plain,
+            lambda: plain(loss=keras.losses.MeanSquaredError("sum")),
+            lambda: own(OWN["mean"]),
+        ):
+            keras.utils.set_random_seed(3)
+            made = make()
+            made.optimizer.learning_rate = 0.01
+            found += _fitted(made, x, x[:, :1])
+        keras.utils.set_random_seed(3)
+        seen = keras.Input((WIDTH, 1))
+        masked = keras.Model(seen, layers.Dense(1)(layers.Masking(0.0)(seen)))
+        masked.compile(keras.optimizers.SGD(0.1), "mse")
+        rows = np.where(np.arange(25)[:, None] % 3 < np.arange(WIDTH), 0.0, x)[..., None]
+        return [*found, *_fitted(masked, rows, x[..., None])]
+
+    keras.config.set_floatx("float64")
+    try:
+        alone = trained()
+        with dream.strategy("mirrored"):
+            shared = trained()
+    finally:
+        keras.config.set_floatx("float32")
+    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+
+
+def _fitted(model: Any, x: Any, y: Any) -> list[Any]:
+    model.fit(x, y, batch_size=9, epochs=2, verbose=0)
+    found: list[Any] = model.get_weights()
+    return found

@@ -142,6 +142,22 @@ class ByMean(OwnStep):
         return logs
 
 
+class Sometimes(keras.Model):  # type: ignore[misc]
+    """Applies gradients where a condition of TensorFlow's holds."""
+
+    own_loss: Loss
+
+    def train_step(self, batch: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = self.own_loss(self, *batch)
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        tf.cond(loss > 0.0, lambda: self.optimizer.apply(gradients, weights), lambda: None)
+        return {}
+
+
 class Tracks(OwnStep):
     """Tells its loss by a metric."""
 
@@ -151,6 +167,17 @@ class Tracks(OwnStep):
 
     def train_step(self, batch: Any) -> Any:
         self.tracker.update_state(super().train_step(batch)["own"])
+        return {"tracked": self.tracker.result()}
+
+
+class TracksTests(Tracks):
+    """Tells of what it is tested on by a number that it is given: of the errors."""
+
+    tested_by: Callable[[Any], Any] = staticmethod(ops.sum)
+
+    def test_step(self, batch: Any) -> Any:
+        x, y = batch
+        self.tracker.update_state(self.tested_by(ops.square(y - self(x, training=False))))
         return {"tracked": self.tracker.result()}
 
 
@@ -265,6 +292,12 @@ def said_of_all(devices: int) -> dict[str, str]:
             found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
         for name in ("sum", "mean"):
             found[f"{name}, tracked"] = _said_of(own(OWN[name], Tracks))
+        for name, number in {"sum": ops.sum, "mean": ops.mean, "largest": ops.max}.items():
+            made = own(OWN["mean"], TracksTests)
+            made.tested_by = number
+            found[f"{name}, tracked in tests"] = _said_of(made, tests=True)
+        if devices > 1:
+            found["conditional"] = _refused(own(OWN["mean"], Sometimes))
         found["rate"] = _refused(own(OWN["mean"], ByMean))
         seen = keras.Input((WIDTH,))
         positives = OfPositives(seen, layers.Dense(1)(seen))

@@ -14,15 +14,19 @@ NAMES = [
     "masked_words",
     "masked_words_of_a_recurrent_net",
     "masked_words_with_weights",
+    "weighted_metrics_of_masked_words",
     "classes_that_are_ignored",
     "one_number_that_is_a_mean",
     "one_number_that_is_a_sum",
     "metrics_of_one_number",
+    "metrics_of_answers_seldom_right",
     "a_loss_that_reduces_by_itself",
     "weights_of_classes",
     "several_outputs_weighed",
     "a_layer_adds_a_mean",
     "a_layer_adds_a_sum",
+    "a_layer_adds_a_sum_in_training",
+    "a_layer_adds_a_sum_later",
     "a_model_that_computes_a_summed_loss",
 ]
 pytestmark = pytest.mark.slow
@@ -34,6 +38,8 @@ HELD = {
     "masked_words_with_weights": "masked_words, and sample_weight of the contract",
     "one_number_that_is_a_mean": "one_number_that_is_a_sum",
     "a_layer_adds_a_mean": "a_layer_adds_a_sum",
+    "weighted_metrics_of_masked_words": "masked_words; weights change in place on torch alone",
+    "metrics_of_answers_seldom_right": "metrics_of_one_number",
     "several_outputs_weighed": "several_outputs of the contract",
 }
 

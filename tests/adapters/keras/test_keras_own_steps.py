@@ -8,7 +8,7 @@ from keras_launching import CELLS, Cell, call
 pytestmark = pytest.mark.slow
 SAID = {
     "sum": "Received: own, which is no mean",
-    "sum, tracked": "A step whose loss is a sum over samples updates a metric by one number",
+    "largest, tracked in tests": "The metric 'tracked' gives one number for a batch",
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
@@ -40,6 +40,9 @@ QUIET = (
     "metric True",
     "mean_error",
     "mean, tracked",
+    "sum, tracked",
+    "mean, tracked in tests",
+    "sum, tracked in tests",
     "attends",
 )
 
@@ -61,6 +64,11 @@ def said(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_what_replicas_cannot_share_is_said(said: dict[str, str]) -> None:
     for name, words in SAID.items():
         assert words in said[name], name
+
+
+def test_devices_that_cannot_meet_within_a_condition_say_so(said: dict[str, str]) -> None:
+    refused = "Unsupported: The devices of one process cannot meet"
+    assert said.get("conditional", refused).startswith(refused)
 
 
 def test_nothing_is_said_of_what_they_can(said: dict[str, str]) -> None:
@@ -86,6 +94,11 @@ def test_a_step_of_a_summed_loss_is_that_of_one_device(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_sums_that_a_step_tracks_are_those_of_one_device(cell: Cell) -> None:
+    assert max(call(cell, "keras_own_numbers", "apart_by_tracked_sums")) < 1e-6
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_answers_that_hang_on_other_rows_are_of_whole_batches_or_said(cell: Cell) -> None:
     for shape, said in call(cell, "keras_own_numbers", "answers_by_other_rows"):
         if cell.devices == 1:
@@ -99,3 +112,11 @@ def test_optimizers_with_rules_of_their_own_are_those_of_one_device(cell: Cell) 
     for rank in call(cell, "keras_own_numbers", "apart_by_optimizers"):
         for name, apart in rank.items():
             assert apart < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    "cell", [CELLS[2], pytest.param(CELLS[1], marks=pytest.mark.exhaustive)], ids=str
+)
+def test_a_share_is_weighed_in_the_dtype_of_a_float64_model(cell: Cell) -> None:
+    """On TensorFlow: on torch Keras rounds to float32 in such models by itself."""
+    assert max(call(cell, "keras_own_numbers", "apart_in_float64")) < 1e-13

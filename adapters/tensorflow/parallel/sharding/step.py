@@ -22,6 +22,7 @@ from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.step import MicroBatches
 from dream.adapters.tensorflow.errors import translated
+from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
 from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
@@ -98,6 +99,7 @@ class MeshRunner(SplitRunner):
         recompute.adopt(model, self._engine)
         self._placement.place_metrics(model)
         for optimizer in optimizers_of(model) if kind == "train" else ():
+            slices.tell_of(model, optimizer)
             self._placement.place_optimizer(optimizer, model.trainable_variables)
 
 
@@ -142,7 +144,7 @@ class Traced:
 
     def __call__(self, *laid: Any) -> Any:
         specs = private.tree.map_structure(partial(spec_of, self._one_length), laid)
-        key = _key(specs)
+        key = repr(specs)  # a bare tensor and a tuple of one are traced apart
         if key not in self._graphs:
             graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
             traced = graph.get_concrete_function()
@@ -172,10 +174,6 @@ def compiled(
             return placement.whole(traced(*placement.batch(batch)))
 
     return call
-
-
-def _key(specs: Any) -> Any:
-    return tuple((tuple(spec.shape), spec.dtype) for spec in leaves(specs))
 
 
 def _check_captured(graph: Any) -> None:
@@ -234,7 +232,7 @@ def in_micros(
                 start, stop = micro * rows // micros, (micro + 1) * rows // micros
                 rows_here = partial(_cut, start, stop)
                 some = placement.batch(private.tree.map_structure(rows_here, batch))
-                share = np.float32((stop - start) / max(rows, 1))
+                share = np.float64((stop - start) / max(rows, 1))
                 found = parts(*some, *placement.batch((share, np.float32(rows))))
                 sums = list(add(*sums, *found)) if sums else list(found)
             return placement.whole(finished(*sums))
