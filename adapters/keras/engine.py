@@ -15,6 +15,7 @@ from dream._errors import Unsupported
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.keras.update.auto_recompute import Chooser
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.collectives import Communicator
 from dream.data.partition import Division
 from dream.mixed.resync import Resyncs
@@ -52,36 +53,9 @@ class BatchShare(NamedTuple):
         return keras.ops.cast(self.count, "float64") / keras.ops.cast(self.total, "float64")
 
 
-def on_present(
-    gradients: Sequence[Any], function: Callable[[list[Any]], Iterable[Any]]
-) -> list[Any]:
-    """Apply a function of all gradients to those there are; None stays None."""
-    present = [g for g in gradients if g is not None]
-    found = iter(function(present) if present else ())
-    return [None if g is None else next(found) for g in gradients]
-
-
 Array = NDArray[Any]
 LossGradients = Callable[[Sequence[Array]], Sequence[Array]]
 """From a model's outputs the gradient of a loss by each, of the same shapes."""
-
-
-class PartsExchange(ABC):
-    """Makes one gradient of the parts' where that is not their sum; in a step, compiled or not.
-    All parts come out with the same bits."""
-
-    @abstractmethod
-    def __call__(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Return what stands for the mean of the parts' gradients.
-
-        variables: Keras's, whose the gradients are; the same from step to step. gradients: dense,
-        weighed so that their plain mean over the parts is that over the global batch.
-        """
-
-    def present(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Exchange the gradients there are; None stays for a variable that took no part."""
-        taking_part = [v for v, g in zip(variables, gradients, strict=True) if g is not None]
-        return on_present(gradients, lambda present: self(taking_part, present))
 
 
 class Engine(ABC):

@@ -23,9 +23,10 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
-from dream.adapters.keras.engine import Engine, on_present
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import unweighed
 from dream.adapters.keras.randomness.draws import alike, once
+from dream.adapters.keras.update.exchange import on_present
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters
 from dream.update.precision import PRECISIONS

@@ -18,11 +18,12 @@ from dream import stall
 from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.keras.consistency import seeds_of, statistics_of
-from dream.adapters.keras.engine import BatchShare, Engine, PartsExchange
+from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.forward import check_loss, forward
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import reduced_scope
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.keras.update.gradient_format import GradientFormat, NativeFormat
 from dream.adapters.tensorflow.data import Totals
 from dream.adapters.tensorflow.engine import fold, rows_of

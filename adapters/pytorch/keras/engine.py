@@ -17,17 +17,12 @@ from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import (
-    Array,
-    BatchShare,
-    Engine,
-    LossGradients,
-    PartsExchange,
-)
+from dream.adapters.keras.engine import Array, BatchShare, Engine, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.update.auto_recompute import Chooser
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged

@@ -11,13 +11,9 @@ import tensorflow as tf
 
 from dream._adapter import Plan
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import (
-    Array,
-    BatchShare,
-    LossGradients,
-    PartsExchange,
-)
+from dream.adapters.keras.engine import Array, BatchShare, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing

@@ -11,7 +11,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream.adapters.keras.engine import PartsExchange
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.collectives import Wire
 from dream.update.compression import TINY, Compression, check_ranks
 from dream.update.update import Knobs

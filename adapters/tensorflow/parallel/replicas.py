@@ -19,10 +19,11 @@ from dream._adapter import Adapter, Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream._topology import Topology
 from dream.adapters.keras import recompute
-from dream.adapters.keras.engine import Engine, PartsExchange
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import adopt_clipping, check_scaled, check_unscaled
 from dream.adapters.keras.update.drift import guard_of
+from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.tensorflow import collectives, evaluate, loss, randomness, runtime, step
 from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.data import (
