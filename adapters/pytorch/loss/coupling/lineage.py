@@ -89,7 +89,7 @@ class Lineage(TorchFunctionMode):
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
         self.kept, self._cuts = KeptRows(), Cuts()
-        self._numbers: set[tuple[str, float]] = set()
+        self._numbers: dict[tuple[str, float], Any] = {}
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -229,9 +229,9 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        for key, number in () if inside else numbers_met(name, (args, given), leaves, origins):
+        for key, number, of in () if inside else numbers_met(name, (args, given), leaves, origins):
             if key not in self._numbers:
-                self._numbers.add(key)
+                self._numbers[key] = of  # another would have its id, on some ranks, once it is gone
                 self._inputs.append(number)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
         for x, own in self.kept.note(name, made, leaves, of_rows=True):

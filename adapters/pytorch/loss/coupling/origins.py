@@ -113,19 +113,20 @@ def numbers_in(tree: Any) -> Iterator[float]:
 
 def numbers_met(
     name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin]
-) -> Iterator[tuple[tuple[str, float], MixedRows]]:
-    """Yield the numbers that rows are combined with, each with a key: such as were worked out of a
-    batch, be it by NumPy, differ over the ranks. Those of rows that are trained on are looked at in
-    a loss's graph, which keeps none that is added."""
+) -> Iterator[tuple[tuple[str, float], MixedRows, Any]]:
+    """Yield the numbers that rows are combined with, each with a key, and with what the key is of
+    as long as that lives: such as were worked out of a batch, be it by NumPy, differ over the
+    ranks. Those of rows that are trained on are looked at in a loss's graph, which keeps none that
+    is added."""
     rows = any(isinstance(each, OfRows) for each in origins.values())
     if any(x.requires_grad for x in leaves) and not (rows and name.strip("_") in _ADDS):
         return
     for each in numbers_in(tree):
         number = torch.tensor(each, dtype=torch.float64)
-        yield (name, each), MixedRows(f"a number in {name}", number)
+        yield (name, each), MixedRows(f"a number in {name}", number), each
     for x in leaves if rows else ():
         if not (x.dim() or x.requires_grad or id(x) in origins) and x.is_floating_point():
-            yield (name, float(id(x))), MixedRows(f"a number in {name}", x.detach().clone())
+            yield (name, float(id(x))), MixedRows(f"a number in {name}", x.detach().clone()), x
 
 
 def node_of(x: torch.Tensor) -> Any:

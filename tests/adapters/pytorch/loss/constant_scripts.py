@@ -431,13 +431,25 @@ def quadratic_penalties() -> Trained:
     return loop(mlp(), loss)
 
 
+def numbers_that_are_made_anew() -> Trained:
+    """Some of which lie where the ones before them lay."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        for each in range(8):
+            out = out + torch.tensor(0.1 * (each + 1))
+        return F.cross_entropy(out, b[1])
+
+    return loop(mlp(), loss, batch=8, epochs=16)
+
+
 INNOCENT: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         signs_and_fixed_weights, one_hot_and_binary_targets, given_weights, ratios_near_one,
         standard_targets, each_sample_by_itself, errors_of_signs_by_hand, masks_and_counts,
         time_first, rows_in_another_order, masks_up_to_the_longest, packed_by_the_loop,
-        two_losses_in_turn, quadratic_penalties,
+        two_losses_in_turn, quadratic_penalties, numbers_that_are_made_anew,
     )
 }  # fmt: skip
 """Nothing is said of these."""
