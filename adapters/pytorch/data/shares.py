@@ -24,6 +24,8 @@ from dream.data.partition import Share
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
+_LEFT = 2
+"""Batches that are still there after a loop: the last one, and that which was trained on last."""
 
 
 class Following(Protocol):
@@ -165,6 +167,18 @@ class Shares:
         for reading in self._readings.values():  # asked at every step
             for share in reading.recent:
                 if share is not None and share.parts > 1:
+                    return True
+        return False
+
+    @property
+    def kept(self) -> bool:
+        """Whether more batches that were handed out are still there than a loop leaves, as in a
+        list."""
+        found: set[int] = set()
+        for mark in self._marked.values():  # asked at every step on what is no share
+            if mark.share.parts > 1:
+                found.add(mark.at)
+                if len(found) > _LEFT:
                     return True
         return False
 

@@ -32,6 +32,13 @@ _WHOLE = (
     "a batch that comes from no loader of the block is whole on every rank, which is exact, and "
     "computed by each of them; strategy.share(*tensors) gives a rank its rows"
 )
+_OF_KEPT = (
+    "a loop trains on what no loader of the block hands out, while batches that one did are kept, "
+    "as in a list: it counts as whole on every rank. If it is made of a kept batch, as by "
+    "x.to(device) or x * 2, a rank has its share alone, and shares that are not equal count as "
+    "much: another model is trained. Loop over the loader itself, or give what is made of a batch "
+    "to the model where the loader hands it out"
+)
 _LATE = 64
 """The pass after which ranks look again, and after twice as many, and so on."""
 _ASKS = 2.0**-16
@@ -109,12 +116,13 @@ class Reader:
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)
 
-    def tell_whole(self, inputs: Sequence[object]) -> None:
-        """Say, once, that a batch is no loader's."""
-        if _WHOLE in self.said or self._among.world_size == 1:
+    def tell_whole(self, inputs: Sequence[object], *, kept: bool) -> None:
+        """Say, once, that a batch is no loader's. kept: whether there are some that were."""
+        line = _OF_KEPT if kept else _WHOLE
+        if line in self.said or self._among.world_size == 1:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
-            tell_once(_WHOLE, self.said)
+            tell_once(line, self.said)
 
     def hear(self, told: float) -> None:
         """Be told, on every rank alike, the mean of what the ranks told."""

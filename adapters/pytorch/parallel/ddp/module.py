@@ -102,7 +102,8 @@ class DdpModule(DistributedModule, Bearer):
         if not self._backward.installed:
             self._backward.lend()
         if share is None and self.module.training:
-            self._backward.reader.tell_whole((*args, *kwargs.values()))
+            kept = self.registry.shares.kept
+            self._backward.reader.tell_whole((*args, *kwargs.values()), kept=kept)
         return self._run(share, args, kwargs)
 
     def call_part(

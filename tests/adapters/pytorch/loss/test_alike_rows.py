@@ -318,3 +318,25 @@ def test_rows_that_numpy_writes_are_named(capfd: pytest.CaptureFixture[str], how
     """They counted as alike on every rank, unsaid, as did rows that differ by little."""
     dream.launch(written_by_numpy, how, n=2, framework="torch", timeout=240)
     assert capfd.readouterr().err.count("as those that each rank has kept") == 1
+
+
+def batches_of_a_list(changed: bool) -> float:
+    """Each trained on as it is, or changed."""
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with dream.strategy("mirrored"):
+        for x in [x for (x,) in DataLoader(TensorDataset(torch.ones(27, 8)), batch_size=BATCH)]:
+            optimizer.zero_grad()
+            model(x * 2 if changed else x).square().mean().backward()
+            optimizer.step()
+    return model.weight.sum().item()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_is_made_of_a_kept_batch_is_not_called_exact(
+    capfd: pytest.CaptureFixture[str], changed: bool
+) -> None:
+    dream.launch(batches_of_a_list, changed, n=2, framework="torch", timeout=240)
+    err = capfd.readouterr().err
+    assert err.count("while batches that one did are kept") == changed
+    assert "which is exact" not in err
