@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import keras
 from keras import tree
@@ -35,7 +34,8 @@ class Chooser(ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
         layers = [each for each in private.layers_of(model) if each is not model]
-        runs = [run for each in (model, *layers) if each in _graphs for run in _graphs[each].runs()]
+        wholes = [vars(each).get(_RUN) for each in (model, *layers)]
+        runs = [run for each in wholes if each is not None for run in each.runs()]
         self.parts: list[Any] = [*layers, *runs]
         self.chosen: frozenset[int] | None = None
         self._places = {id(part): place for place, part in enumerate(self.parts)}
@@ -82,24 +82,24 @@ class Chooser(ABC):
         return called
 
 
-_choosers: WeakKeyDictionary[Any, Chooser] = WeakKeyDictionary()
-_graphs: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
 _within: ContextVar[Chooser | None] = ContextVar("dream.recompute_within", default=None)
 
 
 def adopt(model: Any, make: Callable[[Any], Chooser], recomputed: Recomputed) -> None:
     """Have a built model's parts follow what is chosen, where the model is what a step calls.
     make: its chooser."""
-    if model in _choosers:
+    if _CHOOSER in vars(model):
         return
     for layer in private.layers_of(model):
         if not isinstance(layer, keras.layers.InputLayer) and not hasattr(layer, _FOLLOWS):
             object.__setattr__(layer, _FOLLOWS, True)
             graphs.wrap_call(layer, partial(_following, layer, recomputed))
-    _choosers[model] = make(model)
+    object.__setattr__(model, _CHOOSER, make(model))
 
 
-_FOLLOWS = "dream_recompute_follows"
+_FOLLOWS, _RUN = "dream_recompute_follows", "dream_recompute_run"
+_CHOOSER = "dream_recompute_chooser"
+"""Kept on the layers: what knows a model, and lies elsewhere, keeps it in memory."""
 
 
 def _following(layer: Any, recomputed: Recomputed, call: Call) -> Call:
@@ -107,14 +107,14 @@ def _following(layer: Any, recomputed: Recomputed, call: Call) -> Call:
     graph = graphs.graph_of(layer)
     run = None if graph is None else whole(graph)
     if run is not None:
-        _graphs[layer] = run
+        object.__setattr__(layer, _RUN, run)
         call = _in_runs(layer, graph, run, recomputed, call)
 
     def followed(*args: Any, **kwargs: Any) -> Any:
         outer = _within.get()
         if outer is not None:
             return outer.part(layer, call, again, args, kwargs)
-        chooser = _choosers.get(layer)
+        chooser: Chooser | None = vars(layer).get(_CHOOSER)
         training = kwargs.get("training", None if private.knows_training(layer) else True)
         rehearsed = private.is_rehearsal(tree.flatten((args, kwargs)))
         if chooser is None or rehearsed or not chooser.trains(training):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import keras
@@ -42,10 +44,12 @@ def model() -> Any:
 
 
 def main() -> None:
-    """Print, of each way, how far the weights are from those with all kept, and the calls."""
+    """Print, of each way, how far the weights are from those with all kept, and the calls; then
+    how many models are in memory yet."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(37, 8, 8, 2)).astype("float32"), rng.integers(0, 3, 37)
     kept: list[Any] = []
+    models: list[Any] = []
     for name, knobs in KNOBS.items():
         with dream.strategy("mirrored", **knobs):
             made = model()
@@ -56,9 +60,14 @@ def main() -> None:
             Counted.calls = 0
             made.fit(x, y, batch_size=16, epochs=2, verbose=0)
         weights = made.get_weights()
+        models.append(weakref.ref(made))
+        del made
         kept = kept or weights
         apart = max(float(np.abs(a - b).max()) for a, b in zip(weights, kept, strict=True))
         print("found", name, apart, Counted.calls, flush=True)
+    keras.backend.clear_session()
+    gc.collect()
+    print("alive", sum(each() is not None for each in models), flush=True)
 
 
 if __name__ == "__main__":

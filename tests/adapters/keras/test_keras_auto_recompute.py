@@ -29,6 +29,7 @@ def test_what_a_budget_chooses_is_computed_again_exactly(backend: str, tmp_path:
     assert found.keys() == {"kept", "all", "enough", "share", "bytes"}, done.stdout
     for name, (apart, _) in found.items():
         assert apart <= 1e-6, (name, apart)
+    assert "alive 0" in done.stdout, done.stdout
     assert found["kept"][1] < found["all"][1]
     assert "recompute: nothing, activations of" in done.stderr
     assert len(re.findall(r"recompute: \d.* KB to ", done.stderr)) == 2
