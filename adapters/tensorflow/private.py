@@ -216,13 +216,18 @@ def parts_of(dataset: tf.data.Dataset) -> list[tuple[str, list[str] | None]]:
     return [(kind, texts), *(part for each in before for part in parts_of(each))]
 
 
+_STAGES = "Map", "Prefetch", "_Options", "Cache", "Repeat", "Shuffle", "Take", "Skip"
+_KEEPS_BATCHES = tuple(f"{name}Dataset" for name in _STAGES)
+
+
 def batch_of(dataset: tf.data.Dataset) -> int | None:
-    """Return the samples of a dataset's batches, where one of its last stages makes them."""
+    """Return the samples of a dataset's batches, where one of its last stages makes them: those
+    behind it keep batches as they are."""
     size = getattr(dataset, "_batch_size", None)
     if size is not None:
         return int(tf.get_static_value(size))
     before = dataset._inputs()
-    kept = type(dataset).__name__.endswith(("MapDataset", "PrefetchDataset", "_OptionsDataset"))
+    kept = type(dataset).__name__.endswith(_KEEPS_BATCHES)
     return batch_of(before[0]) if kept and len(before) == 1 else None
 
 
