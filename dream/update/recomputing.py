@@ -4,7 +4,7 @@ fits a budget at the least time. A framework measures; this chooses."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,31 @@ class Block:
     seconds: float
     takes: bool
     inputs: frozenset[int]
+
+
+def blocks_of(
+    keys: Sequence[tuple[object, int | None]],
+    kinds: Sequence[str],
+    seconds: Sequence[float],
+    fixed: Collection[int],
+    inputs: Sequence[Collection[int]],
+) -> tuple[Block, ...]:
+    """Make the blocks of a model, in the order of their first calls. keys: of each, its name and
+    the block above. fixed: those that cannot be computed again, so that none around them can; nor
+    can one that is called in several places."""
+    held = set(fixed)
+    for index in reversed(range(len(keys))):
+        above = keys[index][1]
+        if index in held and above is not None:
+            held.add(above)
+    calls = Counter(name for name, _ in keys)
+    return tuple(
+        Block(
+            str(name), kinds[index], above, seconds[index],
+            index not in held and calls[name] == 1, frozenset(inputs[index]),
+        )
+        for index, (name, above) in enumerate(keys)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def nudge(model: nn.Module) -> None:
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in filter(torch.is_floating_point, model.parameters()):
-            up = torch.randint(2, p.shape, generator=draw).to(p.device) * 2 - 1
+            up = torch.randint(2, p.shape, generator=draw).to(p) * 2 - 1  # in its dtype, as eps is
             p.mul_(1 + up * torch.finfo(p.dtype).eps)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -24,12 +24,9 @@ from dream.adapters.pytorch.private import (
     version_of,
 )
 from dream.collectives import Communicator
-from dream.update.recomputing import Block, Measured, choose
+from dream.update.recomputing import Block, Measured, blocks_of, choose
 
-if TYPE_CHECKING:
-    Watch = Callable[
-        ["Recorder", nn.Module, Callable[[nn.Module], bool]], AbstractContextManager[None]
-    ]
+Watch = Callable[["Recorder", nn.Module, Callable[[nn.Module], bool]], AbstractContextManager[None]]
 Forward = Callable[..., Any]
 _SHARE = 0.9
 """Of a device's free memory: the rest is for what backward makes."""
@@ -244,20 +241,7 @@ class Recorder:
     def _blocks(
         self, keys: list[tuple[str, int | None]], seconds: list[float]
     ) -> tuple[Block, ...]:
-        """In the order of their first calls."""
-        fixed = set(self._fixed)
-        for index in reversed(range(len(keys))):
-            above = keys[index][1]
-            if index in fixed and above is not None:
-                fixed.add(above)
-        names = [name for name, _ in keys]
-        return tuple(
-            Block(
-                name, self._kinds[index], above, seconds[index],
-                index not in fixed and names.count(name) == 1, frozenset(self._inputs[index]),
-            )
-            for index, (name, above) in enumerate(keys)
-        )  # fmt: skip
+        return blocks_of(keys, self._kinds, seconds, self._fixed, self._inputs)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.update.auto_recompute import Call, Chooser
 from dream.adapters.keras.update.runs import Run
 from dream.adapters.tensorflow.operations import SAME, cost, size_of
-from dream.update.recomputing import Block, Measured, choose
+from dream.update.recomputing import Measured, blocks_of, choose
 
 _FLOPS, _BYTES = 5e10, 1e10
 """A second's, of a CPU's core: only their ratio weighs."""
@@ -201,7 +201,9 @@ class _Trace:
                 saves[None, storage] = None
         seconds = [self._seconds(operations, spans) for spans in self._spans]
         whole = sum(s for s, (_, above) in zip(seconds, self._keys, strict=True) if above is None)
-        return Measured(self._blocks(seconds), (*self._sizes,), (*saves,), whole)
+        kinds = [type(self._parts[place]).__name__ for place, _ in self._keys]
+        blocks = blocks_of([*self._keys], kinds, seconds, self._fixed, self._inputs)
+        return Measured(blocks, (*self._sizes,), (*saves,), whole)
 
     def _owners(self, count: int) -> list[int | None]:
         """The innermost layer that each operation is of."""
@@ -226,18 +228,3 @@ class _Trace:
     def _seconds(operations: list[Any], spans: list[tuple[int, int]]) -> float:
         found = [cost(op) for first, last in spans for op in operations[first:last]]
         return sum(max(flops / _FLOPS, moved / _BYTES) for _, flops, moved in found)
-
-    def _blocks(self, seconds: list[float]) -> tuple[Block, ...]:
-        keys, fixed = [*self._keys], set(self._fixed)
-        for index in reversed(range(len(keys))):
-            above = keys[index][1]
-            if index in fixed and above is not None:
-                fixed.add(above)
-        places = [place for place, _ in keys]
-        return tuple(
-            Block(
-                str(place), type(self._parts[place]).__name__, above, seconds[index],
-                index not in fixed and places.count(place) == 1, frozenset(self._inputs[index]),
-            )
-            for index, (place, above) in enumerate(keys)
-        )  # fmt: skip

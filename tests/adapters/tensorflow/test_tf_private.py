@@ -45,9 +45,15 @@ def lost(rule):
     files = list(place.rglob("*.py")) if place.is_dir() else [place]
     text = "".join(file.read_text() for file in files if file.exists())
     return not text or any(f"def {name}(" not in text for name in rule.functions)
+lines = tf.data.TextLineDataset(["a"])
 print(json.dumps({
     "phases": [str(rule) for rule in (*private.phases(), *PHASE_RULES) if lost(rule)],
     "parts": private.parts_of(tf.data.TextLineDataset(["a"]).map(lambda x: x).batch(2)),
+    "batches": [private.batch_of(each) for each in (
+        lines.batch(8),
+        lines.batch(8).cache().repeat().shuffle(4).take(3).skip(1).map(lambda x: x).prefetch(1),
+        lines.batch(8).unbatch(),
+    )],
     "own": len(list(private.files_of_rank(tf.data.TextLineDataset([tf.__file__] * 3), 3, 1))) > 0,
     "release": tf.__version__,
     "waits": sorted({f.rsplit("/", 1)[1] for f in files if f in private.waiting_files()}),
@@ -80,6 +86,7 @@ def test_tensorflow_has_what_dream_names() -> None:
             ["TextLineDatasetV2", None],
             ["TensorSlice", ["a"]],
         ],
+        "batches": [8, 8, None],
         "own": True,
         "lost": [],
         "phases": [],
