@@ -12,8 +12,10 @@ from dream.launch.engines.rank_process import RankProcess
 def test_lines_that_nobody_fetched_in_time_are_counted(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nprint('first', flush=True)\nfor i in range(5000): print(i)\n"
-        "sys.stdout.flush()\nprint('last', file=sys.stderr)\n"
+        "import sys, time\nprint('first', flush=True)\nfor i in range(5000): print(i)\n"
+        "sys.stdout.flush()\n"
+        "time.sleep(1)  # two pipes have no order: this may come before those and be left out\n"
+        "print('last', file=sys.stderr)\n"
     )
     rank = RankProcess()
     assert rank.start(("script", str(script)), {}, str(tmp_path)) == ""
