@@ -20,6 +20,7 @@ from typing import Any, Literal, final
 
 import torch
 from torch import distributed, nn
+from torch.autograd.function import FunctionMeta
 from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 
@@ -63,6 +64,7 @@ Place = Literal[
     "multi_hook",
     "node_hook",
     "compiled_function",
+    "function_class",
     "detach",
     "script",
 ]
@@ -104,6 +106,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "multi_hook": (torch.autograd.graph, "register_multi_grad_hook"),
     "node_hook": (torch.autograd.Function, NODE_HOOK),
     "compiled_function": (type(torch.ops.higher_order.autograd_function_apply), "__call__"),
+    "function_class": (FunctionMeta, "__init__"),
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {

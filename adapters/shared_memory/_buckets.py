@@ -3,7 +3,9 @@
 Annotations are evaluated here, since DDP compares a hook's with its own classes.
 """
 
-from typing import Any, final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, final
 
 import torch
 from torch._C._distributed_c10d import GradBucket
@@ -30,6 +32,22 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 @final
+class _Reduction(NamedTuple):
+    """How one bucket is reduced. at: where it lies; row: in memory of all ranks, if so. done: what
+    DDP is told, the same each time: to make one takes as long as fifty calls of Python's."""
+
+    buffer: torch.Tensor
+    at: int
+    row: Row | None
+    run: Callable[[], None]
+    done: Future
+
+    def is_of(self, buffer: torch.Tensor) -> bool:
+        """Whether it is of this bucket, where it lies now."""
+        return self.buffer is buffer and self.at == buffer.data_ptr()
+
+
+@final
 class Buckets:
     """A bucket is reduced where it lies, at once: at memory speed there is little to overlap."""
 
@@ -39,33 +57,36 @@ class Buckets:
 
     def hook(self, state: Any, bucket: GradBucket) -> Future:
         """A DDP communication hook: the mean over the ranks. state: is told of a backward pass's
-        last bucket, and with it of all of them; and it keeps where each lies, `rows`."""
+        last bucket, and with it of all of them; and it keeps how each is reduced."""
         buffer = bucket.buffer()
-        count, name = buffer.numel(), name_of(buffer.dtype)
-        row = None if state is None else self._row(buffer, state, bucket.index())
-        if row is None:
-            at = buffer.data_ptr()
-            self._group.all_reduce(at, at, count, name, "mean")
-        else:
-            self._group.reduce_there(row.begin, row.stride, count, name, "mean", everywhere=True)
+        kept: dict[int, _Reduction] | None = None if state is None else state.kept
+        reduction = None if kept is None else kept.get(bucket.index())
+        if reduction is None or not reduction.is_of(buffer):
+            reduction = self._reduction(buffer, moves=kept is not None)
+            if kept is not None:
+                kept[bucket.index()] = reduction
+        reduction.run()
         if state is not None and bucket.is_last():
             state.reduced = True
-            state.rows = {} if state.rows is None else state.rows
-        future: Future = torch.futures.Future()
-        future.set_result(buffer)
-        return future
+            state.kept = {} if kept is None else kept
+        return reduction.done
 
-    def _row(self, buffer: torch.Tensor, state: Any, index: int) -> Row | None:
-        """Where a bucket lies, in memory of all ranks; None where each has its own. It moves in its
-        first backward pass, so nobody outside of it (an array of NumPy's) knows the memory that it
-        leaves; buckets that DDP will make again, alike on all ranks, stay."""
-        rows: dict[int, Row | None] | None = state.rows
-        if rows is None or not self._moves or buffer.nbytes <= _LITTLE:
-            return None
-        row = rows.get(index)
-        if row is None or row.own != buffer.data_ptr():
-            row = rows[index] = self._moved(buffer)
-        return row
+    def _reduction(self, buffer: torch.Tensor, *, moves: bool) -> _Reduction:
+        """moves: to memory of all ranks, in its first backward pass, so that nobody outside of it
+        (an array of NumPy's) knows the memory that it leaves; buckets that DDP will make again,
+        alike on all ranks, stay."""
+        count, name = buffer.numel(), name_of(buffer.dtype)
+        moves = moves and self._moves and buffer.nbytes > _LITTLE
+        row = self._moved(buffer) if moves else None
+        at = buffer.data_ptr()
+        if row is None:
+            run = partial(self._group.all_reduce, at, at, count, name, "mean")
+        else:
+            there = self._group.reduce_there
+            run = partial(there, row.begin, row.stride, count, name, "mean", everywhere=True)
+        done: Future = torch.futures.Future()
+        done.set_result(buffer)
+        return _Reduction(buffer, at, row, run, done)
 
     def _moved(self, buffer: torch.Tensor) -> Row | None:
         """A storage moves with all views of it, gradients among them."""

@@ -7,7 +7,7 @@ import itertools
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, Self, final
 
 from dream._errors import ConfigurationError
@@ -30,9 +30,7 @@ class Position:
 
     def after(self, samples: int, digest: int = 0) -> Self:
         """One global batch further on."""
-        return replace(
-            self, batches=self.batches + 1, samples=self.samples + samples, digest=digest
-        )
+        return type(self)(self.epoch, self.batches + 1, self.samples + samples, digest)
 
     def state(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """As a dict of plain numbers. facts: of the data, which must be the same when it is read
@@ -254,7 +252,7 @@ class Pass:
     def ended(self) -> None:
         """The epoch is over: what comes next is another."""
         self.over, self.whole = next(_moments), self.position
-        self.position = replace(Position(), epoch=self.position.epoch + 1)
+        self.position = Position(epoch=self.position.epoch + 1)
 
     def left(self) -> None:
         """Its iterator is gone. One that was not asked whether anything is left, as by a zip that

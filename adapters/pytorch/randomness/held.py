@@ -22,6 +22,7 @@ _NUMPY = (np.random.Generator, np.random.RandomState)
 _DREAM = __name__.partition(".")[0]
 _KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
 _NO_OWNERS = (torch.Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, *_KINDS)
+"""Asked for by `issubclass`: torch has a class of classes ask Python code who an instance is of."""
 
 
 def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
@@ -32,11 +33,12 @@ def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
     left = [*owners]
     while left and len(seen) < _MOST:
         item = left.pop()
-        if isinstance(item, _KINDS):
-            found[id(item)] = item
-        if id(item) not in seen and not isinstance(item, _NO_OWNERS):
-            seen[id(item)] = item
-            left += _within(item) if by_dream or _home(type(item).__module__) != _DREAM else []
+        kind, key = type(item), id(item)
+        if issubclass(kind, _KINDS):
+            found[key] = item
+        elif key not in seen and not issubclass(kind, _NO_OWNERS):
+            seen[key] = item
+            left += _within(item) if by_dream or _home(kind.__module__) != _DREAM else []
     return [*found.values()]
 
 
@@ -64,7 +66,7 @@ def named_by_the_script() -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     for frame in script_frames():
         for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
-            if isinstance(value, _KINDS) and id(value) not in seen:
+            if issubclass(type(value), _KINDS) and id(value) not in seen:
                 seen.add(id(value))
                 yield name, value
 
@@ -157,4 +159,8 @@ def _of_function(function: FunctionType) -> list[Any]:
         return cells
     names = (around.get(name) for name in function.__code__.co_names)
     kinds = (*_KINDS, FunctionType)
-    return [*cells, *(function.__defaults__ or ()), *(x for x in names if isinstance(x, kinds))]
+    return [
+        *cells,
+        *(function.__defaults__ or ()),
+        *(x for x in names if issubclass(type(x), kinds)),
+    ]

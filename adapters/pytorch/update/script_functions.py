@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, final
 
 import torch
-from torch.autograd.function import BackwardCFunction, Function
+from torch.autograd.function import BackwardCFunction, Function, FunctionMeta
 
 from dream._log import logger
 from dream.adapters.pytorch.private import FUNCTION
@@ -36,6 +36,7 @@ class ScriptFunctions:
     def __init__(self, times: Callable[[], int]) -> None:
         self._times = times
         self._classes, self._some, self._said = 0, False, False
+        self._watch: Callable[..., None] | None = None
         self._inside: list[_Undone] = []
 
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
@@ -71,13 +72,31 @@ class ScriptFunctions:
 
         return compiled
 
+    def watching(self, init: Callable[..., None]) -> Callable[..., None]:
+        """What makes a class of such a function, which is told of it while the block is open."""
+        self._look()
+
+        @wraps(init)
+        def made(kind: type[Any], *args: Any, **kwargs: Any) -> None:
+            init(kind, *args, **kwargs)
+            self._some = self._some or _is_scripts(kind)
+
+        self._watch = made
+        return made
+
     def _are_there(self) -> bool:
         """Whether there are such classes at all: a graph is looked through only where there are,
         and then in each pass, since a script may come to use them at any time."""
+        if FunctionMeta.__init__ is not self._watch:  # after the block
+            self._look()
+        return self._some
+
+    def _look(self) -> None:
+        """Look through all classes there are, where there are others than before. Torch has
+        hundreds: in a small model's step that would be felt."""
         classes = len(Function.__subclasses__())
         if classes != self._classes:
             self._classes, self._some = classes, any(map(_is_scripts, _below(Function)))
-        return self._some
 
     @contextmanager
     def _undone(self, roots: Any) -> Iterator[None]:

@@ -57,6 +57,7 @@ class ScriptHooks:
         hooks.wrap("multi_hook", self._telling)
         hooks.wrap("node_hook", self._wrap_nodes)
         hooks.wrap("compiled_function", self._functions.telling)
+        hooks.wrap("function_class", self._functions.watching)
 
     def take(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
         """Have hooks that were registered before the block run as those that are in it."""

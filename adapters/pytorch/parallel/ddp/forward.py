@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.call_hook import CallHook
 from dream.adapters.pytorch.errors import unfinished
-from dream.shared_memory import Row
 
 
 @final
@@ -21,12 +20,12 @@ class BucketState:
     must not lead to the module.
 
     reduced: whether the backward pass that runs has reduced every bucket.
-    rows: where buckets lie in memory of all ranks, by their numbers; None while DDP will make its
-        buckets again, as it does after the first backward pass where it need not search.
+    kept: what a hook keeps of buckets, by their numbers; None while DDP will make its buckets
+        again, as it does after the first backward pass where it need not search.
     """
 
-    def __init__(self, rows: dict[int, Row | None] | None) -> None:
-        self.reduced, self.rows = False, rows
+    def __init__(self, kept: dict[int, Any] | None) -> None:
+        self.reduced, self.kept = False, kept
 
 
 @final

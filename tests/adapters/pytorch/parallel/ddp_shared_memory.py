@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -13,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dream import Unsupported, cluster
 from dream.adapters.shared_memory.pytorch import connect
-from dream.shared_memory import Row
 
 SAMPLES, FEATURES = 24, 300
 
@@ -41,7 +41,7 @@ def gradients() -> dict[str, torch.Tensor]:
 class State:
     """What a hook is given by a module."""
 
-    rows: dict[int, Row | None] | None = None
+    kept: dict[int, Any] | None = None
     reduced: bool = False
 
 
@@ -63,7 +63,8 @@ def where_buckets_lie(little: bool) -> list[tuple[bool, bool]]:
         for model in (own, shared):
             model.zero_grad()
             model(x).square().mean().backward()
-        rows = [row for row in (state.rows or {}).values() if row is not None]
+        kept = (state.kept or {}).values()
+        rows = [each.row for each in kept if each.row is not None]
         inside = [
             any(row.own <= p.grad.data_ptr() < row.own + row.stride for row in rows)
             for p in shared.parameters()
