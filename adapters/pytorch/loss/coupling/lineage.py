@@ -25,12 +25,14 @@ from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
+from dream.adapters.pytorch.loss.coupling.joined import batches_of, joined_by
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
     LEFT_OUT,
     ORDERS,
     ChosenRows,
+    JoinedRows,
     MixedRows,
     OfRows,
     Origin,
@@ -198,8 +200,7 @@ class Lineage(TorchFunctionMode):
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        func = of_torch(func)
+        given, func = kwargs or {}, of_torch(func)
         name = getattr(func, "__name__", "")
         if not self._follows or is_recorded():
             made = func(*args, **given)
@@ -287,6 +288,7 @@ class Lineage(TorchFunctionMode):
         self, func: Any, name: str, args: Any, given: Any, leaves: list[Any],
         origins: dict[int, Origin], *, inside: bool,
     ) -> Any:  # fmt: skip
+        assert self._rows is not None
         before = state()
         made = func(*args, **given)
         drawn = not same(before, state())
@@ -295,7 +297,11 @@ class Lineage(TorchFunctionMode):
             outs = [*outs, *leaves[:1]]
             self._meet(name, outs, leaves, origins)
         elif not self._meet(name, outs, leaves, origins) and outs:
-            rows = next(o for o in origins.values() if isinstance(o, OfRows))
+            if joined := joined_by(name, args, given, origins, self.kept.has):
+                self._put(outs[0], joined)
+                return made
+            of = (each for each in origins.values() if isinstance(each, OfRows))
+            rows = next(of, OfRows(self._rows.count, Place(0)))
             if name in CUTS and self._cut(name, args, leaves, origins, outs):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
@@ -315,11 +321,14 @@ class Lineage(TorchFunctionMode):
     ) -> bool:
         """Follow parts of the rows that were cut off by their number; whether these are such."""
         of = origins.get(id(leaves[0]))
-        if not isinstance(of, OfRows) or self._rows is None:
+        if isinstance(of, JoinedRows):
+            parts = batches_of(name, leaves[0], of, outs)
+        elif isinstance(of, OfRows) and self._rows is not None:
+            parts = parts_of_rows(name, args, leaves[0], of, outs, self._rows)
+        else:
             return False
-        parts = parts_of_rows(name, args, leaves[0], of, outs, self._rows)
         for x, each in zip(outs, parts or (), strict=False):
-            if not of.place.dim or isinstance(each, OfRows):
+            if isinstance(of, JoinedRows) or not of.place.dim or isinstance(each, OfRows):
                 self._put(x, each)
             if isinstance(each, ChosenRows) and each.cut and (node := node_of(x)) is not None:
                 private.note(node, CUT, name)

@@ -62,7 +62,31 @@ class ChosenRows:
     cut: str = ""
 
 
-Origin = MixedRows | OfRows | ChosenRows
+@final
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Rows of batches of several sizes, one after another along dim 0. parts: of each, how many
+    samples there are, and how many rows each has."""
+
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def length(self) -> int:
+        return sum(n * each for n, each in self.parts)
+
+    def half(self, x: torch.Tensor, *, last: bool = False) -> torch.Tensor:
+        runs = x.detach().split([n * each for n, each in self.parts])
+        halves = [OfRows(n, Place(0, each)).half(run, last=last)
+                  for run, (n, each) in zip(runs, self.parts, strict=True)]  # fmt: skip
+        return torch.cat(halves)
+
+    def fits(self, x: torch.Tensor, half: torch.Tensor | None) -> bool:
+        """Whether a function's result has such rows, each made by itself. half: what it gave of
+        half of each batch's; None where that tells nothing, and sizes do."""
+        return x.shape[:1] == (self.length,) and (half is None or same_values(self.half(x), half))
+
+
+Origin = MixedRows | OfRows | ChosenRows | JoinedRows
 Tried = Callable[..., list[torch.Tensor] | None]
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
@@ -160,7 +184,7 @@ def try_halves(
 
     def halve(x: Any) -> Any:
         origin = origins.get(id(x))
-        if isinstance(origin, OfRows):
+        if isinstance(origin, (OfRows, JoinedRows)):
             return origin.half(x, last=last)
         return x.detach() if isinstance(x, torch.Tensor) else x
 
@@ -188,12 +212,15 @@ def sorted_out(
 ) -> Sequence[Origin | None]:  # fmt: skip
     """Find what a function of rows alone has made. tried: it, on half of the rows."""
     half = None if tried is None else tried(origins)
+    joined = next((o for o in origins.values() if isinstance(o, JoinedRows)), None)
     if tried is None or half is None:
-        places = [Rows(slice(None), of.n, of.n).find(x.shape) for x in outs]
-        return [None if at is None else replace(of, place=at, order=False) for at in places]
+        return [joined if joined and joined.fits(x, None) else _by_size(x, of) for x in outs]
     if len(half) != len(outs):
         return [None] * len(outs)
-    found = [origin_by_half(name, x, half[at], of.n, at) for at, x in enumerate(outs)]
+    found = [
+        joined if joined and joined.fits(x, own) else origin_by_half(name, x, own, of.n, at)
+        for at, (x, own) in enumerate(zip(outs, half, strict=True))
+    ]
     if found == [None] and name not in PICKS | _CHOOSES and same_values(outs[0], half[0]):
         last = tried(origins, last=True)  # such as the largest, which the first half had
         if last and not same_values(outs[0], last[0]):
@@ -203,6 +230,11 @@ def sorted_out(
         if last and not same_values(found[0].half(outs[0], last=True), last[0]):
             return [MixedRows(name, x.detach()) for x in outs]
     return found
+
+
+def _by_size(x: torch.Tensor, of: OfRows) -> Origin | None:
+    at = Rows(slice(None), of.n, of.n).find(x.shape)
+    return None if at is None else replace(of, place=at, order=False)
 
 
 def origin_of(x: torch.Tensor, half: torch.Tensor, n: int) -> OfRows | None:

@@ -6,6 +6,7 @@ import sys
 
 import torch
 from constant_scripts import COUPLED, INNOCENT
+from joined_scripts import LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
 from loss_job import difference, lines_of, refused, tell
 
@@ -16,8 +17,8 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     with dream.strategy("mirrored") as strategy:
         pass
-    coupled = {name: script for name, (script, _) in (COUPLED | MIXED).items()}
-    scripts = {**INNOCENT, **APART, **WRITTEN, **CUT, **coupled}
+    coupled = {name: script for name, (script, _) in (COUPLED | MIXED | LIKENED).items()}
+    scripts = {**INNOCENT, **APART, **TOGETHER, **WRITTEN, **CUT, **coupled}
     for name in names or scripts:
         script = scripts[name]
         plain = script()

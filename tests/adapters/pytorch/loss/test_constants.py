@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from constant_scripts import COUPLED, INNOCENT
+from joined_scripts import LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
 
 from dream.adapters.pytorch.loss.coupling.forms import form_of
@@ -35,9 +36,9 @@ def ran(request: pytest.FixtureRequest) -> Ran:
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
-@pytest.mark.parametrize("name", COUPLED | MIXED)
+@pytest.mark.parametrize("name", COUPLED | MIXED | LIKENED)
 def test_a_constant_of_a_batch_is_named_and_refused(ran: Ran, name: str) -> None:
-    (apart, said, refused), (_, words) = ran[name], (COUPLED | MIXED)[name]
+    (apart, said, refused), (_, words) = ran[name], (COUPLED | MIXED | LIKENED)[name]
     assert apart > 1e-4  # it is another model
     assert sum(any(map(line.__contains__, COUPLES)) for line in said) == 1
     assert any(words in line for line in said)
@@ -46,7 +47,7 @@ def test_a_constant_of_a_batch_is_named_and_refused(ran: Ran, name: str) -> None
     assert "all_gather" in refused
 
 
-@pytest.mark.parametrize("name", INNOCENT | APART)
+@pytest.mark.parametrize("name", INNOCENT | APART | TOGETHER)
 def test_of_any_other_constant_nothing_is_said(ran: Ran, name: str) -> None:
     apart, said, refused = ran[name]
     if name != "time_first":  # which drops at random

@@ -1,0 +1,70 @@
+"""Batches of two loaders, of other sizes, that a model is called on all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from constant_scripts import loop
+from loss_scripts import CLASSES, WIDTH, Trained, mlp
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def beside_others(model: nn.Module, loss: Loss) -> Trained:
+    """Batches of 14, 14 and 9 with targets, beside ones of 26 without; and once of a single row."""
+    torch.manual_seed(3)
+    others = iter(DataLoader(TensorDataset(torch.randn(8 * 26 + 2, WIDTH)), batch_size=26))
+    return loop(model, lambda m, b: loss(m, b[0], b[1], next(others)[0]), epochs=3)
+
+
+def labels_of_its_own() -> Trained:
+    """As FixMatch has it: rows without targets get those that the model is sure of."""
+
+    def loss(m: nn.Module, x: torch.Tensor, y: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        out = m(torch.cat([x, others, -others]))
+        first, second = out[len(x) :].chunk(2)
+        most, kinds = first.detach().softmax(1).max(1)
+        each = F.cross_entropy(second, kinds, reduction="none") * (most > 0.3)
+        return F.cross_entropy(out[: len(x)], y) + each.mean()
+
+    return beside_others(mlp(), loss)
+
+
+def domains_told_apart() -> Trained:
+    """As an adversary of domains has it: one model on the rows of both."""
+
+    def loss(m: nn.Module, x: torch.Tensor, y: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        own, theirs = m(torch.cat([x, others])).split([len(x), len(others)])
+        return F.cross_entropy(own, y) + F.softplus(theirs).mean()
+
+    return beside_others(mlp(), loss)
+
+
+class Likening(nn.Module):
+    """Has each row be of all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head = nn.Linear(WIDTH, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.body(x).tanh()
+        return self.head((h @ h.T).softmax(1) @ h)
+
+
+def likenesses_of_both() -> Trained:
+    def loss(m: nn.Module, x: torch.Tensor, y: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(m(torch.cat([x, others]))[: len(x)], y)
+
+    return beside_others(Likening(), loss)
+
+
+TOGETHER = {"labels_of_its_own": labels_of_its_own, "domains_told_apart": domains_told_apart}
+LIKENED: dict[str, tuple[Callable[[], Trained], str]] = {
+    "likenesses_of_both": (likenesses_of_both, "rows, by "),
+}
