@@ -294,10 +294,14 @@ def _judge(term: Term, verdict: Verdict) -> bool:
 
 
 def _counted_in(term: Term) -> Factor:
-    """What a term adds to the ranks' count."""
-    if term.share is None or not term.share.count:
+    """What a term adds to the ranks' count: of a batch that a rank has nothing of, what is more than
+    one, as of other batches that are added up with it. (One, or less, is made up.)"""
+    if term.share is None:
         return 0.0
-    return _number(term.count if term.floor is None else term.floor.counted)
+    counted = _number(term.count if term.floor is None else term.floor.counted)
+    if term.share.count:
+        return counted
+    return counted if float(counted) > 1.0 else 0.0  # seldom: a device is waited for
 
 
 def _held(total: Factor, floor: Floor | None) -> Factor:

@@ -90,6 +90,7 @@ class Lineage(TorchFunctionMode):
         self._rows: Rows | None = None
         self.kept, self._cuts = KeptRows(), Cuts()
         self._numbers: dict[tuple[str, float], Any] = {}
+        self._read: set[float] = set()
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -150,6 +151,7 @@ class Lineage(TorchFunctionMode):
         self._calls, self._inside = 0, None
         self.kept.end()
         self._numbers.clear()
+        self._read.clear()
         self._origins.clear()
         self._inputs.clear()
         self._turned.clear()
@@ -229,7 +231,8 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        for key, number, of in () if inside else numbers_met(name, (args, given), leaves, origins):
+        met = numbers_met(name, (args, given), leaves, origins, self._read)
+        for key, number, of in () if inside else met:
             if key not in self._numbers:
                 self._numbers[key] = of  # another would have its id, on some ranks, once it is gone
                 self._inputs.append(number)
@@ -238,6 +241,8 @@ class Lineage(TorchFunctionMode):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
+        if type(made) in (int, float) and isinstance(next(iter(origins.values())), MixedRows):
+            self._read.add(made)
         return made
 
     def _left_out(
