@@ -6,6 +6,7 @@ read ahead, or kept in a list, still carry their own.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, final
@@ -150,13 +151,20 @@ class Shares:
         self.alike.woken = lineage.wake
 
     def explain(self, error: BaseException | None) -> None:
-        """Add to what ended the block's loop that it held none of the batch's samples."""
+        """Add to what ended the block's loop how many of the batch's samples it held."""
         dealt = [share for reading in self._readings.values() for share in reading.recent if share]
-        nothing = bool(dealt) and not dealt[-1].count
-        if nothing and isinstance(error, Exception) and not isinstance(error, DreamError):
+        if not dealt or not isinstance(error, Exception) or isinstance(error, DreamError):
+            return
+        count, total, sizes = dealt[-1].count, dealt[-1].total, re.findall(r"\d+", str(error))
+        if not count:
             error.add_note(
                 "This rank has no sample of the last batch, which has fewer than there are ranks. "
                 "Pass drop_last=True, or choose a batch_size that leaves every rank a sample."
+            )
+        elif count < total and {str(count), str(total)} <= {*sizes}:
+            error.add_note(
+                f"This rank has {count} of the batch's {total} samples, and {count} rows. Take "
+                "sizes from the batch, as len(x), not from what its loader was given."
             )
 
     @property

@@ -294,8 +294,8 @@ def _judge(term: Term, verdict: Verdict) -> bool:
 
 
 def _counted_in(term: Term) -> Factor:
-    """What a term adds to the ranks' count: of a batch that a rank has nothing of, what is more than
-    one, as of other batches that are added up with it. (One, or less, is made up.)"""
+    """What a term adds to the ranks' count. Of a batch that a rank has nothing of it is what other
+    batches have that are added up with it: more than one, which is made up."""
     if term.share is None:
         return 0.0
     counted = _number(term.count if term.floor is None else term.floor.counted)

@@ -35,6 +35,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     OfRows,
     Origin,
     called_by_dream,
+    fills_rows,
     is_in_place,
     is_recorded,
     leaves_of,
@@ -357,7 +358,7 @@ class Lineage(TorchFunctionMode):
                         if isinstance(o := origins.get(id(x)), MixedRows)]  # fmt: skip
             meets = bool(constant) or len(mixed) < len(origins)
             self._mix([*constant, *mixed][0], outs, meets=meets)
-        elif chosen:
+        elif chosen and (chosen[0].cut or not fills_rows(name, leaves, origins)):
             self._follow_chosen(name, outs, chosen[0])
         return bool(mixed or chosen)
 

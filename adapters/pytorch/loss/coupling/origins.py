@@ -278,6 +278,11 @@ def takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> 
     return rows and isinstance(second, OfRows) and second.order
 
 
+def fills_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
+    """Whether a function writes to rows, wherever they are chosen."""
+    return is_in_place(name) and isinstance(origins.get(id(leaves[0])), OfRows)
+
+
 def of_torch(func: Any) -> Any:
     """A function as torch has it: by its name torch finds what the block has put in its place,
     which has come by already."""
