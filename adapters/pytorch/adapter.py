@@ -106,6 +106,7 @@ class TorchAdapter(Adapter):
     def exit(self) -> None:
         self.parallelism.shares.explain(sys.exception())
         self.parallelism.shares.threads.close()
+        self.parallelism.shares.made.leave()
         explain(sys.exception())
         self._unsaved.rest()
         if self._events is not None:

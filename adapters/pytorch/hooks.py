@@ -149,12 +149,13 @@ _FACTORIES = ("ones", "zeros", "full", "empty", "eye", "arange", "rand", "randn"
 @final
 class DTensorHandlers:
     """What DTensors do while a block is open, and from the first training call after it. kind:
-    their class, which those import who have some. handlers: of operations."""
+    their class, which those import who have some. handlers: of operations. own: attributes of the
+    class, by their names."""
 
     def __init__(
-        self, kind: type[Any], handlers: Mapping[Any, Any], formatted: Callable[[Any, str], str]
+        self, kind: type[Any], handlers: Mapping[Any, Any], own: Mapping[str, Any]
     ) -> None:
-        self._kind, self._handlers, self._formatted = kind, handlers, formatted
+        self._kind, self._handlers, self._own = kind, handlers, own
         self._patches = Patches()
         self._put = False
 
@@ -163,7 +164,8 @@ class DTensorHandlers:
             self._put = True
             owner, name = dispatcher_of(self._kind), DTENSOR_HANDLERS
             self._patches.replace(owner, name, {**getattr(owner, name), **self._handlers})
-            self._patches.replace(self._kind, "__format__", self._formatted)
+            for name, value in self._own.items():
+                self._patches.replace(self._kind, name, value)
 
     def take_back(self) -> None:
         self._patches.restore()

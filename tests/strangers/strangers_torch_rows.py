@@ -32,6 +32,7 @@ ROWS: list[Row] = [
         but={"sharded": "that a rank's own targets are in"},
         reason="a part of a model is called where some of a rank's own words are of it",
     ),
+    Row("attention_forced_at_random", sample=("mirrored",)),
     Row("augmentation_in_dataset"),
     Row("average_meters", logs="is of this rank's rows alone", reason=OWN),
     Row(
@@ -41,6 +42,7 @@ ROWS: list[Row] = [
         reason="whether a batch is left out hangs on a loss before its backward, a rank's own",
     ),
     Row("bag_of_words"),
+    Row("batches_kept_in_a_list", sample=("mirrored",)),
     Row(
         "bfloat16_autocast",
         tolerance=6e-2,
@@ -89,6 +91,13 @@ ROWS: list[Row] = [
         but={"sharded": "along their first dim, and a number has none"},
         reason=f"every sample's loss looks at all others of the batch; {SHARDS}",
     ),
+    Row(
+        "detector_of_lists",
+        logs="near the global one, the same on every rank",
+        reason=NEAR,
+        sample=("mirrored",),
+    ),
+    Row("detector_per_image"),
     Row("diffusion", sample=("mirrored",)),
     Row("distillation"),
     Row("elastic_weights", sample=("mirrored",)),
@@ -281,6 +290,7 @@ ROWS: list[Row] = [
     Row("library_volumes", needs=("monai",)),
     Row("losses_in_a_mirror"),
     Row("losses_of_all_kinds"),
+    Row("losses_of_single_samples"),
     Row("losses_weighed_by_uncertainty"),
     Row("masked_mean_by_hand", sample=("mirrored",)),
     Row("masked_words"),
@@ -346,6 +356,11 @@ ROWS: list[Row] = [
     Row("plateau_and_early_stop"),
     Row("policy_gradient_episodes"),
     Row("pretrained_then_wrapped"),
+    Row(
+        "positive_unlabelled",
+        expect="of all of a share's rows, by a number in div",
+        reason="what is known and what is not is counted in the batch, and divides its rows",
+    ),
     Row("prefetcher"),
     Row("pruned_by_hooks"),
     Row(
@@ -456,6 +471,11 @@ ROWS: list[Row] = [
     Row("sum_over_a_constant"),
     Row("super_resolution"),
     Row(
+        "target_set_by_data",
+        but={"sharded": "keeps them whatever its `data` is set to"},
+        reason="torch sets nothing there, in silence",
+    ),
+    Row(
         "tasks_balanced_by_gradients",
         expect="A parameter's gradient was not averaged",
         but={"sharded": "a backward pass that hands out"},
@@ -476,6 +496,7 @@ ROWS: list[Row] = [
     ),
     Row("time_first"),
     Row("token_mean_language_model", sample=("mirrored",)),
+    Row("tokens_over_accumulation"),
     Row("transfer_then_unfreeze"),
     Row("translation_teacher_forcing"),
     Row(

@@ -81,7 +81,8 @@ class InStep:
         names = " and ".join(n for n, apart in zip(_NAMES, differ, strict=True) if apart)
         line = (
             f"the ranks have drawn other random numbers from {names} generators, by their rank or "
-            "by how many samples they have: all go on as rank 0"
+            "by how many samples they have, so they are not those of one device: all go on as rank "
+            "0. Draw for samples where they are read, in the dataset"
         )
         if line not in _said:
             _said.add(line)

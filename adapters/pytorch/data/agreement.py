@@ -77,12 +77,13 @@ class Order:
         told = agreement.ranks.all_gather_object(own)
         if len({tuple(row[0][0]) for row in told}) == 1:  # random samples would differ else
             check_data([row[3] for row in told])
-        agreement.in_step.settle([row[0] for row in told])
+        differ = agreement.in_step.settle([row[0] for row in told])
         if len({row[1] for row in told}) == 1:
             _check_last([row[2] for row in told])
             return True
         self._of_rank_0 = True
-        agreement.in_step.say(_why_rank_0s([row[4] for row in told]))
+        if not differ or len({row[4] for row in told}) > 1:
+            agreement.in_step.say(_why_rank_0s([row[4] for row in told]))
         return False
 
 

@@ -3,7 +3,7 @@ sample's numbers depend on the others: random draws while they are read, padding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -123,7 +123,7 @@ class Fetch:
             return part
         take(before, _ALL)
         take_back(self.held, own)
-        whole = cut_batch(self.collate(list(given)), cut, len(given))
+        whole = self._collated(given, cut)
         if whole is None and not (drew or given.counts):
             self._found[0] = _SHARE
             return part
@@ -138,8 +138,21 @@ class Fetch:
         return part if whole is None else whole
 
     def _whole(self, given: Fetched, cut: slice) -> Any:
-        whole = cut_batch(self.collate(list(given)), cut, len(given))
+        whole = self._collated(given, cut)
         return self.collate(given[cut] or given[:1]) if whole is None else whole
+
+    def _collated(self, given: Fetched, cut: slice) -> Any:
+        """This rank's rows of the global batch, as `cut_batch` takes them."""
+        whole, total = self.collate(list(given)), len(given)
+        found = [*_tensors(whole)]
+        if total < 2 or all(x.shape[:2] != (total, total) for x in found):
+            return cut_batch(whole, cut, total)
+        drawn, own = states(), states_of(self.held)
+        one = [*_tensors(self.collate(given[:1]))]  # as long as many: how does one sample lie?
+        take(drawn, _ALL)
+        take_back(self.held, own)
+        turned = zip(found, one, strict=False) if len(one) == len(found) else ()
+        return cut_batch(whole, cut, total, {id(x) for x, of_one in turned if _is_turned(of_one)})
 
 
 @final
@@ -183,13 +196,19 @@ def varies(samples: Sequence[Any], collate: Callable[[Any], Any]) -> bool:
     return custom and len({repr(_signature(sample)) for sample in samples}) > 1
 
 
-def cut_batch(batch: Any, cut: slice, total: int) -> Any:
+def _is_turned(one: torch.Tensor) -> bool:
+    """Whether the samples are columns. one: of one sample."""
+    return one.dim() > 1 and one.shape[0] != 1 and one.shape[1] == 1
+
+
+def cut_batch(batch: Any, cut: slice, total: int, turned: Collection[int] = ()) -> Any:
     """Take the rows of a collated batch; None where it does not say which are whose: a tensor has
-    neither as many rows as the batch samples, nor as many columns."""
+    neither as many rows as the batch samples, nor as many columns. turned: the ids of tensors whose
+    columns are the samples, though they have as many rows."""
     sizes = [x for x in _tensors(batch) if x.dim()]
     if not sizes or any(x.is_nested or total not in x.shape[:2] for x in sizes):
         return None
-    return _cut(batch, cut, total)
+    return _cut(batch, cut, total, turned)
 
 
 def rows(batch: torch.Tensor, cut: Any) -> torch.Tensor:
@@ -209,22 +228,23 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _cut(batch: Any, cut: slice, total: int) -> Any:
+def _cut(batch: Any, cut: slice, total: int, turned: Collection[int]) -> Any:
     if isinstance(batch, torch.Tensor):
         if not batch.dim():
             return batch
-        return rows(batch, cut) if len(batch) == total else rows(batch, (slice(None), cut))
+        first = len(batch) == total and id(batch) not in turned
+        return rows(batch, cut) if first else rows(batch, (slice(None), cut))
     if isinstance(batch, Mapping):
         made: Any = type(batch)
-        return made({key: _cut(value, cut, total) for key, value in batch.items()})
+        return made({key: _cut(value, cut, total, turned) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_cut(value, cut, total) for value in batch))
+        return type(batch)(*(_cut(value, cut, total, turned) for value in batch))
     if isinstance(batch, (list, tuple)):
         if len(batch) == total and not any(
             len(x.shape) and total in x.shape[:2] for x in _tensors(batch)
         ):
             return batch[cut]
-        return type(batch)(_cut(value, cut, total) for value in batch)
+        return type(batch)(_cut(value, cut, total, turned) for value in batch)
     return batch
 
 

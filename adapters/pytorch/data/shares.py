@@ -6,6 +6,7 @@ read ahead, or kept in a list, still carry their own.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, final
@@ -15,6 +16,7 @@ import torch
 
 from dream._errors import ConfigurationError, DreamError
 from dream.adapters.pytorch.data.before import tensors_before
+from dream.adapters.pytorch.data.made import MadeOfBatches
 from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
@@ -120,10 +122,13 @@ class Shares:
         self._kept: dict[int, Mark] = {}
         self._handed = 0
         self.threads = Threads(self._made_in_thread)
+        self.made = MadeOfBatches(
+            self._mark_of, lambda x, of: self._mark(x, of.share, of.reading, of.at)
+        )
 
     @property
     def current(self) -> Share | None:
-        """The share of the batch that the loop holds; None where it reads none."""
+        """The share of the batch that the loop holds; None where it has none."""
         apart = None
         for reading in reversed(self._readings.values()):
             if reading.apart:
@@ -131,7 +136,7 @@ class Shares:
             elif not reading.ended:
                 return reading.newest
         if apart is None:
-            return None
+            return self.made.held
         held = self._held_here()
         return apart.waiting[0] if held is None and apart.waiting else held
 
@@ -146,13 +151,20 @@ class Shares:
         self.alike.woken = lineage.wake
 
     def explain(self, error: BaseException | None) -> None:
-        """Add to what ended the block's loop that it held none of the batch's samples."""
+        """Add to what ended the block's loop how many of the batch's samples it held."""
         dealt = [share for reading in self._readings.values() for share in reading.recent if share]
-        nothing = bool(dealt) and not dealt[-1].count
-        if nothing and isinstance(error, Exception) and not isinstance(error, DreamError):
+        if not dealt or not isinstance(error, Exception) or isinstance(error, DreamError):
+            return
+        count, total, sizes = dealt[-1].count, dealt[-1].total, re.findall(r"\d+", str(error))
+        if not count:
             error.add_note(
                 "This rank has no sample of the last batch, which has fewer than there are ranks. "
                 "Pass drop_last=True, or choose a batch_size that leaves every rank a sample."
+            )
+        elif count < total and {str(count), str(total)} <= {*sizes}:
+            error.add_note(
+                f"This rank has {count} of the batch's {total} samples, and {count} rows. Take "
+                "sizes from the batch, as len(x), not from what its loader was given."
             )
 
     @property
@@ -190,7 +202,8 @@ class Shares:
         """A loader hands out `batch`. source: the pass over it."""
         key, others = id(source), {**self._readings}
         reading = others.pop(key, None)
-        if reading is None or reading.ended:
+        begins = reading is None or reading.ended
+        if reading is None or begins:
             reading = PassReading()
             others = {k: r for k, r in others.items() if not r.ended}
         self._readings = {**others, key: reading}  # the last one is read now
@@ -210,12 +223,15 @@ class Shares:
         self._mark(batch, share, reading, self._handed)
         if self.follow is not None:
             self.follow(batch, share)
+        if share.parts > 1:
+            self.made.handed(first=begins)
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""
         reading = self._readings.get(id(source))
         if reading is not None and not reading.ended:
             reading.yields(None)
+            self.made.ended()
             if self._passed is not None:
                 self._passed()
 
@@ -239,6 +255,7 @@ class Shares:
         """The share of a forward pass on `inputs`; None for what is no dealt batch."""
         if not self._readings:
             return None
+        self.made.called(reads=any(not each.ended for each in self._readings.values()))
         given = list(inputs)
         for value in given:
             mark = self._marked.get(id(value))

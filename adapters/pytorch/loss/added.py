@@ -4,15 +4,20 @@ sample's each, by a loop over the batch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, final
+
+import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import call_at
+from dream.adapters.pytorch.loss.divisors import SumDivisor, floor_of
 from dream.adapters.pytorch.private import saved, shape_of
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.terms import Term
+    from dream.data.partition import Share
 
 
 OfParameters = Callable[[list[Any]], list[bool]]
@@ -86,66 +91,132 @@ def _through(
     return None
 
 
-_CLOSE = 12
-"""Nodes between a loss and the output that it is of."""
+_CLOSE = 48
+"""Nodes between a sample's loss and the row that it is of."""
 
 
 def sum_up(root: Any, terms: Sequence[Term]) -> None:
-    """Have terms that are means over one row each count as a sum over the rows, where no count of
-    them divides the loss. root: the node that the loss is at."""
-    alone = [(term, row) for term in terms if (row := _row_of(term)) is not None]
+    """Have terms that are one sample's each count as parts of a sum over the samples, or of a mean
+    over them. What one is divided by before they are added up is that sample's own; what all of
+    them are divided by is a count, or a constant, as of any sum. root: the node that the loss is
+    at."""
+    alone = {term.node: (term, row) for term in terms if (row := _row_of(term)) is not None}
     if not alone:
         return
-    share = alone[0][0].share
+    share = next(term.share for term, _ in alone.values())
     assert share is not None
-    summed = _undivided(root, {term.node for term, _ in alone}, share.count)
-    added = [(term, row) for term, row in alone if term.node in summed]
-    if len({row for _, row in added}) > 1 or share.count == 1:
-        for term, _ in added:
-            term.kind, term.count = "sum", None
-    else:
-        for term, _ in added:
-            term.unknown, term.plain = "a loss of one row", False
+    ways = _ways(root, {*alone}, alone=share.count == 1)
+    rows = {row for node, (_, row) in alone.items() if node in ways}
+    sums: dict[tuple[Any, ...], list[Term]] = {}
+    for node, way in ways.items():
+        term = alone[node][0]
+        if len(rows) == 1 < share.count:
+            if not way.mean:
+                term.unknown, term.plain = "a loss of one row", False
+        elif share.count > 1 or way.added or not term.read:
+            _be_of_one(term, way)
+            if way.divisors and not way.mean:
+                sums.setdefault(way.divisors, []).append(term)
+    for divisors, added in sums.items():
+        _divide(added, divisors, share)
 
 
-def _undivided(root: Any, wanted: set[Any], rows: int) -> set[Any]:
-    """Those of the nodes that a loss adds up without dividing by how many rows there are."""
-    found: set[Any] = set()
-    left = [root]
+@final
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What is between a loss and one sample's. mean: whether they are divided by how many samples
+    there are. divisors: nodes that divide by anything else. added: whether it is seen where
+    samples' losses are added up: to a first 0, or in one tensor."""
+
+    mean: bool = False
+    divisors: tuple[Any, ...] = ()
+    added: bool = False
+
+    def beyond(self, node: Any) -> _Way | None:
+        """The way on through a node; None where it is part of a sample's loss."""
+        name = node.name()
+        if name in graph.MEANS:
+            return replace(self, mean=True)
+        if graph.divisor_at(node, name) is not None:
+            divides = name[0] == "D"  # else a factor, as a weight is
+            return replace(self, divisors=(*self.divisors, node)) if divides else self
+        if name not in graph.ADD | graph.PASS | graph.STACK | graph.SUMS:
+            return None
+        first = name in graph.ADD and len(graph.operands(node)) == 1
+        return replace(self, added=self.added or first or name in graph.STACK)
+
+
+def _ways(root: Any, wanted: set[Any], *, alone: bool) -> dict[Any, _Way]:
+    """The ways from a loss to the samples'. alone: there is one sample, whose loss nothing but
+    where it is added to a first 0, or put into a tensor, tells from that of all."""
+    found: dict[Any, _Way] = {}
+    left = [(root, _Way())]
     while left:
-        node = left.pop()
+        node, way = left.pop()
         if node in wanted:
-            found.add(node)
-            continue
-        name, after = node.name(), graph.operands(node)
-        if name in graph.MEANS or (divisor := graph.divisor_at(node, name)) is None:
-            passed = name in graph.ADD | graph.PASS | graph.STACK | graph.SUMS
-            left += after if passed else []
-        elif isinstance(divisor, float) and divisor / rows not in (1, 2, 3, 4):
-            left += after
+            found[node] = _to_the_last(node, way) if alone else way
+        elif (beyond := way.beyond(node)) is not None:
+            left += [(each, beyond) for each in graph.operands(node)]
     return found
 
 
+def _to_the_last(node: Any, way: _Way) -> _Way:
+    """The way from where one sample's loss comes in to where it is added up."""
+    on = way
+    while not way.added and (beyond := on.beyond(node)) is not None:
+        if beyond.added:
+            return beyond
+        after = graph.operands(node)
+        if len(after) != 1:
+            break
+        node, on = after[0], beyond
+    return way
+
+
+def _be_of_one(term: Term, way: _Way) -> None:
+    term.kind, term.count, term.numel = ("mean" if way.mean else "sum"), None, -1
+    term.divided = term.floor = None
+    term.noticed, term.read, term.one_row = "", [], True
+
+
+def _divide(added: Sequence[Term], nodes: Sequence[Any], share: Share) -> None:
+    """Have a sum of the samples' losses be divided by what divides them at these nodes."""
+    numbers: list[Any] = [graph.divisor_at(node, node.name()) for node in nodes]
+    by = prod(numbers)
+    sizes = [term.over.sizes for term in added if term.over is not None]
+    many, elements = sum(each[0] for each in sizes if each), sum(map(prod, sizes))
+    flat = many and not elements % many
+    over = graph.Reduction(False, (many, elements // many) if flat else (elements,), (0,))
+    rows = any(isinstance(each, float) and each / share.count in (1, 2, 3, 4) for each in numbers)
+    divided = SumDivisor(by, over, share, ragged=True, counts=rows or None)
+    for term in added:
+        term.divided, term.kind, term.count, term.read = divided, "count", by, [*nodes]
+        if isinstance(by, torch.Tensor):
+            term.floor = floor_of(by)
+
+
 def _row_of(term: Term) -> int | None:
-    """The row of a call's output that a term is a mean over; None where it is over all of them, or
-    divided by something."""
-    share, node = term.share, term.node
-    own = term.kind in ("mean", "count") and not (term.read or term.noticed or term.unknown)
-    if not own or share is None or share.total < 2:
+    """The one row of a batch that a term is computed from; None where it is of more."""
+    share = term.share
+    if term.kind == "once" or term.unknown or share is None or share.total < 2:
         return None
-    row: int | None = None
-    number = 0
-    for _ in range(_CLOSE):
-        ways = [(after, at) for after, at in node.next_functions if after is not None]
-        if len(ways) != 1:
+    found: set[int] = set()
+    seen: set[Any] = set()
+    left = [(term.node, 0)]
+    while left:
+        node, number = left.pop()
+        if (node, number) in seen:
+            continue
+        if len(seen) == _CLOSE or node.name() == graph.LEAF or call_at(node) is not None:
             return None
+        seen.add((node, number))
         taken = _taken(node, number)
-        ((node, number),) = ways
-        if taken is not None and shape_of(node)[:1] == (share.count,):
-            row = taken
-        if call_at(node) is not None:
-            return row
-    return None
+        ways = [(after, at) for after, at in node.next_functions if after is not None]
+        if taken is not None and shape_of(ways[0][0])[:1] == (share.count,):
+            found.add(taken)
+        else:
+            left += ways
+    return found.pop() if len(found) == 1 else None
 
 
 def _taken(node: Any, number: int) -> int | None:

@@ -3,7 +3,7 @@ gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -75,10 +75,10 @@ class Factors:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
         one of an update's micro-batches, whose counts are known together at its end."""
         listed, self.asks = list(terms), False
-        key = tuple(_shape(term) for term in listed)
+        key = tuple(_shape(term) for term in _each_once(listed))
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
-        divided = [term for term in listed if term.divided is not None]
+        divided = _each_once(term for term in listed if term.divided is not None)
         if not (means or counted or divided):
             if self._first:
                 self._learn(listed)
@@ -94,8 +94,10 @@ class Factors:
             shares = [each.share for each in divided if each.share is not None]
             self._empty = any(share.total < share.parts for share in shares)
         overtaken = False
-        for term, verdict in zip(divided, agreed.verdicts, strict=True):
-            overtaken |= _judge(term, verdict)
+        found = dict(zip((each.counts_with for each in divided), agreed.verdicts, strict=False))
+        for term in listed:
+            if term.divided is not None:
+                overtaken |= _judge(term, found[term.counts_with])
         if agreed.elements:
             for term in means:
                 term.kind, term.count = "count", float(term.numel)
@@ -122,7 +124,7 @@ class Factors:
     ) -> Weighed:
         if not counted:
             return Weighed(listed, [self._static(term) for term in listed])
-        alone = len({id(term.count) for term in counted}) == 1 and len(counted) == len(listed)
+        alone = len({term.counts_with for term in counted}) == 1 and len(counted) == len(listed)
         if alone and (fresh or cut):
             return self._late(listed, counted[0], each)
         if cut:
@@ -175,21 +177,24 @@ class Factors:
 
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
-        own = [_number(t.count if t.share is not None and t.share.count else 0.0) for t in counted]
+        once = _each_once(counted)
+        own = [_number(t.count if t.share is not None and t.share.count else 0.0) for t in once]
         away = next((c.device for c in own if isinstance(c, torch.Tensor)), None)
         device = _device_of(counted[0])
         sent = torch.stack(
             [
                 torch.as_tensor(_counted_in(term), dtype=torch.float64, device=device)
-                for term in counted
+                for term in once
             ]
         )
         totals = self._among.all_reduce(sent, "sum")
         listed = totals.tolist() if away is None else list(totals.to(away).unbind())
-        listed = [_held(total, term.floor) for total, term in zip(listed, counted, strict=True)]
-        by = {id(t): (c, total) for t, c, total in zip(counted, own, listed, strict=True)}
+        listed = [_held(total, term.floor) for total, term in zip(listed, once, strict=True)]
+        by = {t.counts_with: (c, total) for t, c, total in zip(once, own, listed, strict=True)}
         return [
-            _quotient(*by[id(term)], _parts(term)) if id(term) in by else self._static(term)
+            _quotient(*by[term.counts_with], _parts(term))
+            if term.kind == "count"
+            else self._static(term)
             for term in terms
         ]
 
@@ -289,15 +294,30 @@ def _judge(term: Term, verdict: Verdict) -> bool:
 
 
 def _counted_in(term: Term) -> Factor:
-    """What a term adds to the ranks' count."""
-    if term.share is None or not term.share.count:
+    """What a term adds to the ranks' count. Of a batch that a rank has nothing of it is what other
+    batches have that are added up with it: more than one, which is made up."""
+    if term.share is None:
         return 0.0
-    return _number(term.count if term.floor is None else term.floor.counted)
+    counted = _number(term.count if term.floor is None else term.floor.counted)
+    if term.share.count:
+        return counted
+    return counted if float(counted) > 1.0 else 0.0  # seldom: a device is waited for
 
 
 def _held(total: Factor, floor: Floor | None) -> Factor:
     held: Factor = total if floor is None else floor.hold(total)
     return held
+
+
+def _each_once(terms: Iterable[Term]) -> list[Term]:
+    """These terms, of samples that are divided by the same one alone, and of others none: a rank
+    has as many as samples."""
+    found: dict[int, Term] = {}
+    for term in terms:
+        if term.kind == "count" or term.divided is not None or not term.one_row:
+            alike = term.one_row or term.kind == "count"
+            found.setdefault(term.counts_with if alike else id(term), term)
+    return [*found.values()]
 
 
 def _shape(term: Term) -> str:

@@ -43,7 +43,9 @@ class Term:
     what is not finite if nothing counts. unknown: the operation that was not understood, so that it
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
     of the gradient there that is the term's. read: nodes whose constant its divisor is. apart: the
-    number that it is, of what has no row of a batch, as far as is known; form: its graph.
+    number that it is, of what has no row of a batch, as far as is known; form: its graph. over: the
+    sum or mean that removes the samples. one_row: whether it is one sample's, of which a rank has
+    as many as samples.
     """
 
     node: Any
@@ -62,6 +64,13 @@ class Term:
     read: list[Any] = field(default_factory=list)
     apart: torch.Tensor | None = None
     form: tuple[object, ...] = ()
+    over: graph.Reduction | None = None
+    one_row: bool = False
+
+    @property
+    def counts_with(self) -> int:
+        """What tells terms that are divided by the same."""
+        return id(self.count if self.divided is None else self.divided)
 
     def counts_once(self) -> None:
         """It was found to be of parameters alone."""
@@ -326,7 +335,7 @@ class _Reader:
         if weight is not None:
             term.kind, term.count, term.noticed = "count", weight, times
             return
-        over = _over_samples(chain, rows)
+        term.over = over = _over_samples(chain, rows)
         tensors = [each for each in divisors if isinstance(each.by, torch.Tensor)]
         if tensors:
             count: Any = 1.0

@@ -77,8 +77,9 @@ class InStep:
         if self.ranks.world_size > 1:
             self.settle(self.ranks.all_gather_object(words()), begins=True)
 
-    def settle(self, told: Sequence[Words], *, begins: bool = False) -> None:
-        """Go on as rank 0 where generators differ, unless the script has seeded them so.
+    def settle(self, told: Sequence[Words], *, begins: bool = False) -> bool:
+        """Go on as rank 0 where generators differ, unless the script has seeded them so. Returns
+        whether they were said to differ.
 
         told: the words of all ranks. begins: nobody has drawn for the block yet.
         """
@@ -88,7 +89,7 @@ class InStep:
         if self.apart:
             self._say_apart()
         if self.apart or not any(differ):
-            return
+            return self.apart
         if begins and differ[1] and any(seeded for *_, seeded in told):
             self._say_apart()
             differ[1] = False
@@ -98,8 +99,11 @@ class InStep:
             names = " and ".join(n for n, d in zip(_NAMES, differ, strict=True) if d)
             self.say(
                 f"the ranks have drawn other random numbers from {names} generator, by their rank "
-                "or by how many samples they have: all go on as rank 0"
+                "or by how many samples they have, so they are not those of one device: all go on "
+                "as rank 0. Draw for samples where they are read, in the dataset or the collate "
+                "function; or in the loop by torch, a row for each of the batch's"
             )
+        return not begins
 
     def _say_apart(self) -> None:
         self.say(

@@ -37,6 +37,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     OfRows,
     Origin,
     called_by_dream,
+    fills_rows,
     is_in_place,
     is_recorded,
     leaves_of,
@@ -92,6 +93,7 @@ class Lineage(TorchFunctionMode):
         self._rows: Rows | None = None
         self.kept, self._cuts = KeptRows(), Cuts()
         self._numbers: dict[tuple[str, float], Any] = {}
+        self._read: set[float] = set()
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -152,6 +154,7 @@ class Lineage(TorchFunctionMode):
         self._calls, self._inside = 0, None
         self.kept.end()
         self._numbers.clear()
+        self._read.clear()
         self._origins.clear()
         self._inputs.clear()
         self._turned.clear()
@@ -230,7 +233,8 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        for key, number, of in () if inside else numbers_met(name, (args, given), leaves, origins):
+        met = numbers_met(name, (args, given), leaves, origins, self._read)
+        for key, number, of in () if inside else met:
             if key not in self._numbers:
                 self._numbers[key] = of  # another would have its id, on some ranks, once it is gone
                 self._inputs.append(number)
@@ -239,6 +243,8 @@ class Lineage(TorchFunctionMode):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
+        if type(made) in (int, float) and isinstance(next(iter(origins.values())), MixedRows):
+            self._read.add(made)
         return made
 
     def _left_out(
@@ -361,7 +367,7 @@ class Lineage(TorchFunctionMode):
                         if isinstance(o := origins.get(id(x)), MixedRows)]  # fmt: skip
             meets = bool(constant) or len(mixed) < len(origins)
             self._mix([*constant, *mixed][0], outs, meets=meets)
-        elif chosen:
+        elif chosen and (chosen[0].cut or not fills_rows(name, leaves, origins)):
             self._follow_chosen(name, outs, chosen[0])
         return bool(mixed or chosen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -22,6 +22,8 @@ _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
+_BETWEEN = ("torch", "dream.adapters.pytorch.loss.reads")
+"""What is called by others in turn."""
 _ADAPTER = str(Path(__file__).parents[2])
 
 
@@ -101,6 +103,9 @@ ORDERS = {"argsort", "sort"}
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
 _ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
+_WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divide", "mul", "rmul",
+                  "imul", "multiply", "pow"}  # fmt: skip
+"""What numbers are no sizes in."""
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
@@ -126,9 +131,11 @@ def tensors_of(made: Any) -> list[torch.Tensor]:
     return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
 
 
-def numbers_in(tree: Any) -> Iterator[float]:
-    """Yield those of Python's that are no counts, nor one by a count."""
+def numbers_in(tree: Any, read: Collection[float] = ()) -> Iterator[float]:
+    """Yield those of Python's that are no counts, nor one by a count. read: those that are."""
     for each in leaves_of(tree):
+        if type(each) in (int, float) and each in read:
+            yield float(each)
         if type(each) is not float or not isfinite(each) or each.is_integer():
             continue
         if not (1.0 / each).is_integer():
@@ -136,16 +143,17 @@ def numbers_in(tree: Any) -> Iterator[float]:
 
 
 def numbers_met(
-    name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin]
-) -> Iterator[tuple[tuple[str, float], MixedRows, Any]]:
+    name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin],
+    read: Collection[float],
+) -> Iterator[tuple[tuple[str, float], MixedRows, Any]]:  # fmt: skip
     """Yield the numbers that rows are combined with, each with a key, and with what the key is of
     as long as that lives: such as were worked out of a batch, be it by NumPy, differ over the
     ranks. Those of rows that are trained on are looked at in a loss's graph, which keeps none that
-    is added."""
+    is added. read: what the script has read of all rows, be it a count."""
     rows = any(isinstance(each, OfRows) for each in origins.values())
     if any(x.requires_grad for x in leaves) and not (rows and name.strip("_") in _ADDS):
         return
-    for each in numbers_in(tree):
+    for each in numbers_in(tree, read if name.strip("_") in _WORKS else ()):
         number = torch.tensor(each, dtype=torch.float64)
         yield (name, each), MixedRows(f"a number in {name}", number), each
     for x in leaves if rows else ():
@@ -302,6 +310,11 @@ def takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> 
     return rows and isinstance(second, OfRows) and second.order
 
 
+def fills_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
+    """Whether a function writes to rows, wherever they are chosen."""
+    return is_in_place(name) and isinstance(origins.get(id(leaves[0])), OfRows)
+
+
 def of_torch(func: Any) -> Any:
     """A function as torch has it: by its name torch finds what the block has put in its place,
     which has come by already."""
@@ -322,7 +335,7 @@ def is_recorded() -> bool:
 def called_by_dream() -> bool:
     """Whether a function that a mode is told of was called by dream's own code."""
     frame = sys._getframe(2)
-    while (name := frame.f_globals.get("__name__", "")).startswith("torch") and frame.f_back:
+    while (name := frame.f_globals.get("__name__", "")).startswith(_BETWEEN) and frame.f_back:
         frame = frame.f_back
     return str(name).startswith(_OWN)
 

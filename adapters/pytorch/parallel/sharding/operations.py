@@ -9,6 +9,7 @@
 - Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is
   still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
 - Random numbers are those of the whole; torch draws on each rank for its shard.
+- A parameter whose `data` is set is refused; torch sets nothing, in silence.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ _MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "lerp.Scalar", 
          "_foreach_lerp_.Scalar", "_foreach_copy_.default")  # fmt: skip
 _DRAWN = ("normal_.default", "uniform_.default", "bernoulli_.float", "bernoulli.default",
           "randn_like.default", "rand_like.default")  # fmt: skip
+_DATA: Any = torch.Tensor.data
 _said: set[str] = set()
 
 
 def in_the_block() -> DTensorHandlers:
     """Return what is put in place while a block is open."""
-    return DTensorHandlers(DTensor, _handlers(), _formatted)
+    own = {"__format__": _formatted, "data": property(_DATA.__get__, _set_data)}
+    return DTensorHandlers(DTensor, _handlers(), own)
 
 
 def _handlers() -> Mapping[OpOverload, Handler]:
@@ -69,6 +72,24 @@ def _read(operation: OpOverload, args: tuple[Any, ...], _: dict[str, Any]) -> An
 def _formatted(tensor: DTensor, how: str) -> str:
     """Format a number as torch formats its own tensors'."""
     return object.__format__(tensor, how) if tensor.dim() else tensor.item().__format__(how)
+
+
+def _set_data(tensor: DTensor, value: Any) -> None:
+    """Set a tensor's data. torch does so to what stands for the shards alone, which stay.
+
+    Raises:
+        Unsupported: they are a parameter's.
+    """
+    own, other = to_local(tensor), to_local(value)
+    changes = own.data_ptr() != other.data_ptr() or own.shape != other.shape
+    kept = (own.dtype, own.device) == (other.dtype, other.device)  # as where a model is moved
+    if isinstance(tensor, torch.nn.Parameter) and changes and kept:
+        raise Unsupported(
+            "A parameter in shards keeps them whatever its `data` is set to. Received: a parameter "
+            f"of shape {tuple(tensor.shape)}. Write into it: `parameter.data.copy_(value)`, and "
+            "keep what it was before by `parameter.data.clone()`; or use 'mirrored'."
+        )
+    _DATA.__set__(tensor, value)
 
 
 def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

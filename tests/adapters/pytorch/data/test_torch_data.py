@@ -133,3 +133,25 @@ def test_a_loop_that_fails_on_an_empty_share_is_told_of_it() -> None:
     first, second = _launched(torch_data.fails_on_nothing, 2)
     assert first == []
     assert "no sample of the last batch" in str(second)
+
+
+def test_a_loop_that_states_the_size_of_a_batch_is_told_of_its_own() -> None:
+    for notes in _launched(torch_data.fails_on_a_size, 2):
+        assert "has 4 of the batch's 8 samples" in str(notes)
+
+
+def test_batches_as_long_as_they_are_many_are_cut_by_samples() -> None:
+    """Time-first sequences of four steps at most, in a batch of four."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from dream.adapters.pytorch.data.fetch import Fetch, Fetched
+
+    data = [torch.full((steps,), float(sample)) for sample, steps in enumerate((4, 2, 3, 4))]
+    collate = torch.nn.utils.rnn.pad_sequence
+    given = Fetched(data)
+    given.cut = slice(1, 3)
+    fetch = Fetch(DataLoader(data, batch_size=4, collate_fn=collate))
+    fetch.collate = collate
+    for _ in range(2):  # the first batch, and any other
+        assert fetch(given).tolist() == [[1, 2], [1, 2], [0, 2], [0, 0]]

@@ -284,3 +284,14 @@ def fails_on_nothing() -> list[str]:
     except ValueError as error:
         return getattr(error, "__notes__", [])
     return []
+
+
+def fails_on_a_size() -> list[str]:
+    """What is added to an error of the sizes that a rank has, and the global batch."""
+    try:
+        with dream.strategy("mirrored"):
+            for (x,) in DataLoader(TensorDataset(torch.zeros(17, 2)), batch_size=8):
+                x + torch.zeros(8, 2)
+    except RuntimeError as error:
+        return getattr(error, "__notes__", [])
+    return []

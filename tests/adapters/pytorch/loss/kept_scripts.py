@@ -314,6 +314,26 @@ def views_taken_apart() -> Trained:
     return loop(mlp(), loss)
 
 
+def risk_by_counts_that_were_read() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        known = (b[2] > 0.0).float()
+        many = max(1.0, known.sum().item())
+        return (known / many * m(b[0]).logsumexp(1)).sum()
+
+    return loop(mlp(), loss)
+
+
+def padding_left_out_by_its_places() -> Trained:
+    """As the places are found among this rank's rows, they are of these."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        wanted = F.one_hot(b[1], CLASSES).float()
+        wanted.index_fill_(0, torch.nonzero(b[1] == 0).squeeze(1), 0.0)
+        return -(m(b[0]).log_softmax(1) * wanted).sum(1).mean()
+
+    return loop(mlp(), loss)
+
+
 CUT = {
     each.__name__: each
     for each in (
@@ -331,6 +351,7 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "codebook_that_follows": (codebook_that_follows_rows, "rows, by "),
     "codebook_that_begins_late": (partial(codebook_that_follows_rows, 30), "rows, by "),
     "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
+    "risk_by_counts": (risk_by_counts_that_were_read, "rows, by a number in div"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
 WRITTEN = {"table_of_each_sample": table_of_each_sample, "bias_by_a_batch": bias_by_a_batch}
@@ -345,5 +366,6 @@ APART = {
         margin_by_a_schedule,
         parts_of_even_shares,
         views_taken_apart,
+        padding_left_out_by_its_places,
     )
 }

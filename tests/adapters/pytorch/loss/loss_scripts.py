@@ -317,6 +317,47 @@ def a_sum_by_a_schedule() -> Trained:
     return loop(mlp(1), loss)
 
 
+def one_sample_at_a_time() -> Trained:
+    """Each is divided by its own number, or all of them by that of all."""
+    data = [(x, y, (n % 4) + 1) for n, (x, y, _) in enumerate(classes().dataset)]
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    printed = []
+    for epoch in range(4):
+        for x, y, lengths in DataLoader(data, batch_size=BATCH):
+            optimizer.zero_grad()
+            out, many = model(x), lengths.tolist()
+            each = [(out[i, : many[i]] - y[i]).square().sum() for i in range(len(y))]
+            if epoch == 0:
+                loss = torch.stack([a / n for a, n in zip(each, many, strict=True)]).mean()
+            elif epoch == 1:
+                loss = sum(each) / max(1, sum(many))
+            elif epoch == 2:
+                loss = sum(each) / lengths.sum()
+            else:
+                loss = 0.1 * sum(a / n for a, n in zip(each, many, strict=True)) / len(y)
+            loss.backward()
+            optimizer.step()
+            printed.append(loss.item())
+    return trained(model, printed)
+
+
+def tokens_of_several_batches() -> Trained:
+    """Summed, over the number of all that an update has: of the last one a rank may have none."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = TensorDataset(numbers(25, WIDTH, seed=2), integers(CLASSES, 25, seed=3))
+    batches = iter(DataLoader(data, batch_size=8))
+    for _ in range(2):
+        several = [*itertools.islice(batches, 2)]
+        many = sum((y != 0).sum() for _, y in several)
+        for x, y in several:
+            (F.cross_entropy(model(x), y, ignore_index=0, reduction="sum") / many).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()], []
+
+
 def penalty() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         norm = sum(p.pow(2).sum() for p in m.parameters())
@@ -981,6 +1022,7 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
         stacked_losses, stacked_learnt_weights, learnt_weight_of_a_sum,
+        one_sample_at_a_time, tokens_of_several_batches,
         differentiated_by_hand, projected_gradients, ratio_of_gradients,
         whole_batches, structures_in_turn,
         bare_mean_by_hand, bare_sum, bare_sum_by_hand, bare_penalty,

@@ -320,23 +320,38 @@ def test_rows_that_numpy_writes_are_named(capfd: pytest.CaptureFixture[str], how
     assert capfd.readouterr().err.count("as those that each rank has kept") == 1
 
 
-def batches_of_a_list(changed: bool) -> float:
-    """Each trained on as it is, or changed."""
-    model = nn.Linear(8, 1)
+HOW: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "as they are": lambda x: x,
+    "changed": lambda x: x * 2,
+    "with noise": lambda x: (x.double() - 0.1) / 3 + torch.randn(len(x), 8),
+    "by NumPy": lambda x: torch.from_numpy(x.numpy() * 2),
+}
+
+
+def batches_of_a_list(word: str, how: str, late: bool) -> float:
+    """Each trained on as it is, or made another: as it is kept, or late, where it is trained on."""
+    torch.manual_seed(3)
+    model, make = nn.Linear(8, 1).double(), HOW[how]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    with dream.strategy("mirrored"):
-        for x in [x for (x,) in DataLoader(TensorDataset(torch.ones(27, 8)), batch_size=BATCH)]:
+    with dream.strategy(word) if word else nullcontext():
+        loader = DataLoader(TensorDataset(torch.randn(27, 8)), batch_size=BATCH, shuffle=True)
+        for x in [x if late else make(x) for (x,) in loader]:
             optimizer.zero_grad()
-            model(x * 2 if changed else x).square().mean().backward()
+            model((make(x) if late else x).double()).square().mean().backward()
             optimizer.step()
     return model.weight.sum().item()
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_what_is_made_of_a_kept_batch_is_not_called_exact(
-    capfd: pytest.CaptureFixture[str], changed: bool
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("how", "late"), [(how, True) for how in HOW] + [("changed", False)])
+def test_what_is_made_of_a_kept_batch_is_of_that_batch(
+    capfd: pytest.CaptureFixture[str], how: str, late: bool, ranks: int
 ) -> None:
-    dream.launch(batches_of_a_list, changed, n=2, framework="torch", timeout=240)
+    apart = batches_of_a_list("", how, late)
+    given = batches_of_a_list, "mirrored", how, late
+    found = dream.launch(*given, n=ranks, framework="torch", timeout=240)
     err = capfd.readouterr().err
-    assert err.count("while batches that one did are kept") == changed
+    numpy = how == "by NumPy"
+    assert err.count("while batches that one did are kept") == numpy
     assert "which is exact" not in err
+    assert all((abs(each - apart) < 1e-6) is not numpy for each in found)

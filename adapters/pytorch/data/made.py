@@ -1,0 +1,89 @@
+"""What a loop makes of batches before it gives them to a model: it is of these batches, be it given
+long after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dream.adapters.pytorch import private
+from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+from dream.adapters.pytorch.randomness.current import current
+from dream.data.partition import Share
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.data.shares import Mark
+
+
+@final
+class MadeOfBatches(TorchFunctionMode):
+    """Follows what is made of a loader's first batch until a model is called to train, and of all
+    of them where none is, as in a loop that keeps its batches in a list; of these then on.
+
+    Whose something is goes by what every rank has alike: what it was made of, and how many dims
+    that has. Never by sizes, which are a rank's own.
+
+    mark_of: the mark of a tensor, if it has one. mark: has another one be of the same batch. held:
+    the share of the kept batch that the loop has last used.
+    """
+
+    def __init__(
+        self,
+        mark_of: Callable[[torch.Tensor], Mark | None],
+        mark: Callable[[torch.Tensor, Mark], None],
+    ) -> None:
+        super().__init__()
+        self._mark_of, self._mark = mark_of, mark
+        self._entered, self._trained, self._ended = False, True, False
+        self.held: Share | None = None
+
+    def handed(self, *, first: bool) -> None:
+        """A loader hands out a batch. first: of its pass."""
+        if first:
+            self._trained, self._ended, self.held = False, False, None
+        if not (self._trained or self._entered or current.is_apart() or private.compiles()):
+            self._entered = True
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def called(self, *, reads: bool) -> None:
+        """A model is called to train. reads: while a loader is read."""
+        if self._entered and (reads or private.compiles()):
+            self.leave()
+
+    def ended(self) -> None:
+        """A pass is over."""
+        self._ended = True
+
+    def leave(self) -> None:
+        """Be out of the way. Where another mode lies above this one, it is so later."""
+        self._trained, self.held = True, None
+        if self._entered and private.innermost_mode() is self:
+            self._entered = False
+            self.__exit__(None, None, None)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        made = func(*args, **given)
+        if not (self._trained or torch.compiler.is_compiling()):
+            with suppress(Exception):  # a script never fails of being looked at
+                self._note(getattr(func, "__name__", ""), tensors_of((args, given)), made)
+        return made
+
+    def _note(self, name: str, leaves: list[torch.Tensor], made: Any) -> None:
+        marks = [(x.dim(), mark) for x in leaves if (mark := self._mark_of(x)) is not None]
+        if not marks:
+            return
+        most = max(dims for dims, _ in marks)  # a mean of all of them has fewer
+        of = {mark.at: mark for dims, mark in marks if dims == most}
+        if len(of) > 1:
+            return
+        ((_, mark),) = of.items()
+        if self._ended:
+            self.held = mark.share
+        for x in () if is_in_place(name) else tensors_of(made):
+            if self._mark_of(x) is None and not isinstance(x, torch.nn.Parameter):
+                self._mark(x, mark)
