@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import outer_steps
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
 
-def run(backend: str, **options: Any) -> list[Any]:
-    os.environ["KERAS_BACKEND"] = backend
+def run(**options: Any) -> list[Any]:
     import keras
 
     x, y = outer_steps.data()
@@ -41,7 +40,12 @@ def run(backend: str, **options: Any) -> list[Any]:
 def test_outer_steps_are_those_of_the_paper(backend: str, case: tuple[Any, ...]) -> None:
     names = ("every", "outer_lr", "outer_momentum", "fragments")
     ranks = dream.launch(
-        run, backend, n=2, framework=backend, timeout=300, **dict(zip(names, case, strict=True))
+        run,
+        n=2,
+        framework=backend,
+        timeout=300,
+        env=keras_on(backend),
+        **dict(zip(names, case, strict=True)),
     )
     for own in ranks:
         for mine, other, expected in zip(own, ranks[0], outer_steps.by_hand(*case), strict=True):
