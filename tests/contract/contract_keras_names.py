@@ -163,7 +163,7 @@ HELD = {
     "clip_value": "clip_norm: what is cut is the same gradient",
     "clip_norm_with_a_scaled_loss": "clip_norm, and precision_float16, which scales",
     "clip_norm_in_a_step": "accumulated_and_clipped, which steps too",
-    "attention_momentum": "transformer of tests/adapters/keras",
+    "attention_momentum": "torch, in the contract and in transformer of tests/adapters/keras",
     "attention_adamw": "that, and torch: how far AdamW carries rounding is no backend's",
     "step_momentum": "step_adamw_rank_without_sample",
     "class_weight": "sample_weight, and weights_of_classes of tests/adapters/keras",
@@ -179,6 +179,10 @@ HELD = {
     "averaged_by_the_optimizer": "averages_of_the_weights of tests/adapters/keras",
     "recomputed_in_half": "recomputed, and precision_float16",
     "dataset_of_the_users": "frameworks_own_data of tests/adapters/keras",
+    "clip_norm": "accumulated_and_clipped, and global_clipnorm",
+    "evaluate": "evaluations by ranks and by devices in tests/adapters/tensorflow",
+    "recomputed_in_a_step": "recomputed: a step has the same layers",
+    "step_weighted_by_counts": "accumulated_step_weighted_by_counts",
 }
 """On TensorFlow, where a case takes seconds: those that others hold, which run on torch as well."""
 OF_TORCH = frozenset({"adasum", "compressed"})
@@ -195,6 +199,7 @@ OF_ANY_DEVICES = frozenset(
         "shuffled",
         "accumulated_outputs_and_weights",
         "knobs_refused",
+        "precision_float16",
         "precision_levels",
         "recomputed",
         "recomputed_in_a_step",
@@ -217,6 +222,7 @@ OF_ANY_WIRE = frozenset(
         "batch_normalisation",
         "copies",
         "loop_written_by_hand",
+        "step_adamw_rank_without_sample",
     }
 )
 """Nothing in them is of what adds up: held by the cell that runs all."""
@@ -227,20 +233,29 @@ HELD_IN_PARTS = {
     "accumulated_step_weighted_by_counts": "accumulated_and_clipped, which steps too",
     "batch_normalisation_over_replicas": "statistics of a batch, in tests/adapters/tensorflow",
     "clip_norm": "accumulated_and_clipped",
-    "clip_norm_with_a_scaled_loss": "accumulated_and_clipped, and precision_float16, which scales",
+    "clip_norm_with_a_scaled_loss": "accumulated_and_clipped, and what is scaled in "
+    "tests/adapters/tensorflow",
     "clip_value": "accumulated_and_clipped",
     "global_clipnorm": "accumulated_and_clipped, and Keras's own in tests/adapters/tensorflow",
     "rank_without_sample_adamw": "step_adamw_rank_without_sample",
     "several_outputs": "replicas: outputs and their losses are whole on every rank",
-    "recomputed_in_half": "recomputed, and precision_float16",
+    "loop_written_by_hand": "refused in tests/adapters/tensorflow, by one process and by ranks",
+    "precision_float16": "weights that are halves, what is scaled and what is skipped, in "
+    "tests/adapters/tensorflow",
+    "recomputed_in_half": "recomputed, which keeps the type of forward",
     "shuffled": "uneven_momentum: whose order it is does not hang on parts",
 }
 """Of a model in parts: those that others hold."""
+HELD_IN_STAGES = {
+    "accumulated_and_clipped": "one norm of all stages, and what Keras accumulates, in "
+    "tests/adapters/tensorflow",
+    "recomputed": "what is computed again draws the same, in tests/adapters/tensorflow",
+}
+"""Of a pipeline beside them."""
 OF_ANY_PARTS = frozenset(
     {
         "accumulated_and_clipped",
         "copies",
-        "precision_float16",
         "recomputed",
         "step_adamw_rank_without_sample",
     }
@@ -261,7 +276,9 @@ def again(cell: Cell, case: str) -> bool:
     """Whether a case that a cell runs is left to `make exhaustive`, since another cell or case
     holds it."""
     if cell.strategy in _SPLIT:
-        return case in HELD_IN_PARTS or ("split=tensor" in cell.options and case in OF_ANY_PARTS)
+        more = {"split=tensor": OF_ANY_PARTS, "split=pipeline": HELD_IN_STAGES}
+        split = cell.options.partition(",")[0]
+        return case in HELD_IN_PARTS or case in more.get(split, ())
     if cell.kind != "keras_tf":
         return case in OF_TORCH or (cell.core and case in OF_ANY_WIRE)
     if cell.strategy == "data_parallel":

@@ -145,9 +145,14 @@ def test_backward_computes_again_in_the_type_of_forward(job: Job, case: str) -> 
         assert_close(rank["all"], rank["kept"], 1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", names.RECOMPUTED)
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        pytest.param(kind, case, marks=marks(oracle(kind), case))
+        for kind in KINDS
+        for case in names.RECOMPUTED
+    ],
+)
 def test_one_device_computes_the_same_again(run_oracle: Oracle, kind: Kind, case: str) -> None:
     _recomputed(run_oracle(kind).figures(case, "single")[0])
 

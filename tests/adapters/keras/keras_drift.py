@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -103,20 +103,23 @@ def draws(rank: int, *_: Any) -> None:
             torch.rand(2)
 
 
-def run_all() -> dict[str, Any]:
+WAYS: dict[str, Callable[[], Any]] = {
+    "weight": lambda: _said(lambda: _fit(model(), weight_touched)),
+    "weight by hand": lambda: _said(lambda: _on_batch(weight_touched)),
+    "rate": lambda: _said(lambda: _fit(model(), rate_parts)),
+    "rate from the start": lambda: _said(lambda: _fit(model(rate=0.05 * (1 + _rank())))),
+    "last step": lambda: _said(lambda: _fit(model(), _after_the_last)),
+    "labels": lambda: _labels(),
+    "state": lambda: _state(),
+    "draws": lambda: _drawn(),
+    "well": lambda: _comparisons(),
+}
+
+
+def parted(names: Sequence[str]) -> dict[str, Any]:
     """What each of them came to, on this rank."""
     with dream.strategy("mirrored"):
-        return {
-            "weight": _said(lambda: _fit(model(), weight_touched)),
-            "weight by hand": _said(lambda: _on_batch(weight_touched)),
-            "rate": _said(lambda: _fit(model(), rate_parts)),
-            "rate from the start": _said(lambda: _fit(model(rate=0.05 * (1 + _rank())))),
-            "last step": _said(lambda: _fit(model(), _after_the_last)),
-            "labels": _labels(),
-            "state": _state(),
-            "draws": _drawn(),
-            "well": _comparisons(),
-        }
+        return {name: WAYS[name]() for name in names}
 
 
 def _after_the_last(rank: int, batch: int, touched: Any) -> None:

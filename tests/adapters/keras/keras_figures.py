@@ -23,20 +23,27 @@ Ranks = list[dict[str, Any]]
 
 
 def over(
-    names: Sequence[str], *, held: Collection[str] = (), devices: Collection[str] = ()
+    names: Sequence[str],
+    *,
+    held: Collection[str] = (),
+    devices: Collection[str] = (),
+    cells: Sequence[Cell] = CELLS,
+    further: Sequence[Cell] = FURTHER,
 ) -> Callable[..., Any]:
     """Decorator: a test of `ranks` and a name is run for each cell and each case. held: cases that
     TensorFlow, where each takes seconds, leaves to `make exhaustive`, since others hold them there;
-    devices: those that two devices in one process are asked always."""
+    devices: those that two devices in one process are asked always; further: cells that are left to
+    `make exhaustive`."""
 
     def marks(cell: Cell, name: str) -> Any:
+        if cell == DEVICES:
+            return () if name in devices else _EXHAUSTIVE
         spared = cell.backend == "tensorflow" and name in held
-        more = cell in FURTHER and not (cell == DEVICES and name in devices)
-        return _EXHAUSTIVE if spared or more else ()
+        return _EXHAUSTIVE if spared or cell in further else ()
 
     pairs = [
         pytest.param(cell, name, id=f"{cell}-{name}", marks=marks(cell, name))
-        for cell in (*CELLS, *FURTHER)
+        for cell in (*cells, *further)
         for name in names
     ]
     return pytest.mark.parametrize(("ranks", "name"), pairs, indirect=["ranks"])

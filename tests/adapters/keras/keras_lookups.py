@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -47,14 +48,14 @@ WAYS: dict[str, dict[str, bool]] = {
 }
 
 
-def trained(optimizer: str) -> dict[str, dict[str, list[Any]]]:
+def trained(optimizer: str, ways: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
     """By each way, without dream and in the block. Without dream rank 0 alone trains."""
     blocks = {"replicas": lambda: dream.strategy("mirrored")}
     if os.environ.get("RANK", "0") == "0":
         blocks["plain"] = nullcontext
     return {
-        way: {name: _weights(block(), optimizer, **how) for name, block in blocks.items()}
-        for way, how in WAYS.items()
+        way: {name: _weights(block(), optimizer, **WAYS[way]) for name, block in blocks.items()}
+        for way in ways
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +13,35 @@ from keras import layers, ops
 from keras_own_steps import OWN, SAMPLES, WIDTH, TracksTests, own, plain, said_lines
 
 import dream
+
+Numbers = Callable[[], list[Any]]
+NUMBERS: dict[str, Numbers] = {}
+
+
+def numbers(function: Numbers) -> Numbers:
+    """Note one: what training ends with."""
+    NUMBERS[function.__name__] = function
+    return function
+
+
+def ended(names: Sequence[str]) -> dict[str, Any]:
+    """Return what each comes to on this rank, without dream, which rank 0 alone runs, and in the
+    block; or what it raised."""
+    first = os.environ.get("RANK", "0") == "0"
+    found: dict[str, Any] = {}
+    for name in names:
+        alone = _or_fault(NUMBERS[name]) if first else None
+        with dream.strategy("mirrored"):
+            found[name] = alone, _or_fault(NUMBERS[name])
+    return found
+
+
+def _or_fault(act: Numbers) -> list[Any] | str:
+    """A fault of one rank alone must not leave others waiting in the block."""
+    try:
+        return act()
+    except Exception:
+        return traceback.format_exc()
 
 
 class NoisyWeights(layers.Layer):  # type: ignore[misc]
@@ -25,74 +56,40 @@ class NoisyWeights(layers.Layer):  # type: ignore[misc]
         return ops.matmul(x, self.kernel + noise[:WIDTH])
 
 
-def apart_by_noise_of_a_written_size() -> float:
-    """How far from plain Keras's a model ends whose layer draws as many rows as two for each of a
-    share's samples."""
-
-    def weights() -> list[Any]:
-        keras.utils.set_random_seed(3)
-        made = plain(NoisyWeights())
-        x = np.random.default_rng(0).random((2 * SAMPLES + 2, WIDTH)).astype("float32")
-        made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
-        made.fit(x, x[:, :1], batch_size=2 * WIDTH, verbose=0)
-        found: list[Any] = made.get_weights()
-        return found
-
-    alone = weights()
-    with dream.strategy("mirrored"):
-        shared = weights()
-    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+@numbers
+def noise_of_a_written_size() -> list[Any]:
+    """A layer draws as many rows as two for each of a share's samples."""
+    keras.utils.set_random_seed(3)
+    made = plain(NoisyWeights())
+    x = np.random.default_rng(0).random((2 * SAMPLES + 2, WIDTH)).astype("float32")
+    made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+    made.fit(x, x[:, :1], batch_size=2 * WIDTH, verbose=0)
+    return list(made.get_weights())
 
 
-def answers_by_other_rows() -> tuple[list[int], str]:
-    """The shape of what a model predicts, each row by all rows of its batch, and what is said."""
-    with dream.strategy("mirrored"), said_lines() as lines:
-        alike = layers.Lambda(lambda x: ops.matmul(x, ops.transpose(x)))
-        made = keras.Sequential([keras.Input((WIDTH,)), alike])
-        x = np.random.default_rng(0).random((8, WIDTH)).astype("float32")
-        found = made.predict(x, batch_size=8, verbose=0)
-    return list(found.shape), "\n".join(lines)
+@numbers
+def a_summed_loss() -> list[Any]:
+    """Of a step of one's own, over a BatchNorm and dropout, of batches that come out uneven."""
+    keras.utils.set_random_seed(3)
+    made = own(OWN["sum"])
+    made.optimizer.learning_rate = 0.003
+    x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
+    return _fitted(made, x, x[:, :1])
 
 
-def apart_by_a_summed_loss() -> float:
-    """How far from plain Keras's a model ends whose own step has the sum of its samples' losses,
-    over a BatchNorm and dropout, of batches that come out uneven."""
-
-    def weights() -> list[Any]:
-        keras.utils.set_random_seed(3)
-        made = own(OWN["sum"])
-        made.optimizer.learning_rate = 0.003
-        x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
-        made.fit(x, x[:, :1], batch_size=9, epochs=2, verbose=0)
-        found: list[Any] = made.get_weights()
-        return found
-
-    alone = weights()
-    with dream.strategy("mirrored"):
-        shared = weights()
-    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
-
-
-def apart_by_tracked_sums() -> float:
-    """How far from plain Keras's the logs are of a model that updates a metric by the sum of its
-    samples' losses, in training and in tests, in times of their size."""
-
-    def logged() -> list[float]:
-        keras.utils.set_random_seed(3)
-        seen = keras.Input((WIDTH,))
-        made = TracksTests(seen, layers.Dense(1)(seen))
-        made.own_loss = OWN["sum"]
-        made.compile(keras.optimizers.SGD(0.003))
-        x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
-        tests = x[:21], x[:21, :1]
-        logs = made.fit(x, x[:, :1], batch_size=9, epochs=2, validation_data=tests, verbose=0)
-        found: list[float] = [*logs.history["tracked"], *logs.history["val_tracked"]]
-        return found
-
-    alone = logged()
-    with dream.strategy("mirrored"):
-        shared = logged()
-    return max(abs(a - b) / abs(a) for a, b in zip(alone, shared, strict=True))
+@numbers
+def tracked_sums() -> list[Any]:
+    """The logs of a model that updates a metric by the sum of its samples' losses, in training and
+    in tests."""
+    keras.utils.set_random_seed(3)
+    seen = keras.Input((WIDTH,))
+    made = TracksTests(seen, layers.Dense(1)(seen))
+    made.own_loss = OWN["sum"]
+    made.compile(keras.optimizers.SGD(0.003))
+    x = np.random.default_rng(0).random((25, WIDTH)).astype("float32")
+    tests = x[:21], x[:21, :1]
+    logs = made.fit(x, x[:, :1], batch_size=9, epochs=2, validation_data=tests, verbose=0)
+    return [logs.history["tracked"], logs.history["val_tracked"]]
 
 
 class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
@@ -107,70 +104,65 @@ class Shaken(keras.optimizers.SGD):  # type: ignore[misc]
         super().update_step(gradient + 0.1 * drawn, variable, learning_rate)
 
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1),
-    "shaken": lambda: Shaken(0.05),
-}
-
-
-def apart_by_optimizers() -> dict[str, float]:
-    """How far from plain Keras's models end by optimizers that update by rules of their own, and
-    what they predict of a batch."""
-
-    def trained(optimizer: Any) -> list[Any]:
+@numbers
+def optimizers_with_rules_of_their_own() -> list[Any]:
+    """And what their models predict of a batch."""
+    found: list[Any] = []
+    x = np.random.default_rng(0).random((32, WIDTH)).astype("float32")
+    muon = keras.optimizers.Muon(0.01, weight_decay=0.1)
+    for optimizer in (keras.optimizers.Nadam(0.01), muon, Shaken(0.05)):
         keras.utils.set_random_seed(3)
         made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(8), layers.Dense(1)])
-        x = np.random.default_rng(0).random((32, WIDTH)).astype("float32")
         made.compile(optimizer, "mse")
         made.fit(x, x[:, :1], batch_size=16, epochs=3, verbose=0)
-        return [*made.get_weights(), made.predict_on_batch(x[:3])]
-
-    alone = {name: trained(make()) for name, make in OPTIMIZERS.items()}
-    with dream.strategy("mirrored"):
-        shared = {name: trained(make()) for name, make in OPTIMIZERS.items()}
-    return {
-        name: max(
-            float(np.abs(a - b).max()) for a, b in zip(alone[name], shared[name], strict=True)
-        )
-        for name in OPTIMIZERS
-    }
+        found += [*made.get_weights(), made.predict_on_batch(x[:3])]
+    return found
 
 
-def apart_in_float64() -> float:
-    """How far from plain Keras's models end that compute in float64, by a mean, a sum, a mask
-    and a step of their own: by far less than a float32 can tell."""
-
-    def trained() -> list[Any]:
-        found: list[Any] = []
-        x = np.random.default_rng(0).random((25, WIDTH))
-        for make in (
-            plain,
-            lambda: plain(loss=keras.losses.MeanSquaredError("sum")),
-            lambda: own(OWN["mean"]),
-        ):
-            keras.utils.set_random_seed(3)
-            made = make()
-            made.optimizer.learning_rate = 0.01
-            found += _fitted(made, x, x[:, :1])
-        keras.utils.set_random_seed(3)
-        seen = keras.Input((WIDTH, 1))
-        masked = keras.Model(seen, layers.Dense(1)(layers.Masking(0.0)(seen)))
-        masked.compile(keras.optimizers.SGD(0.1), "mse")
-        rows = np.where(np.arange(25)[:, None] % 3 < np.arange(WIDTH), 0.0, x)[..., None]
-        return [*found, *_fitted(masked, rows, x[..., None])]
-
-    keras.config.set_floatx("float64")
+@numbers
+def float64() -> list[Any]:
+    """By a mean, a sum, a mask and a step of one's own."""
+    _compute_in("float64")
     try:
-        alone = trained()
-        with dream.strategy("mirrored"):
-            shared = trained()
+        return _in_float64()
     finally:
-        keras.config.set_floatx("float32")
-    return max(float(np.abs(a - b).max()) for a, b in zip(alone, shared, strict=True))
+        _compute_in("float32")
+
+
+def _compute_in(dtype: str) -> None:
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)  # which is set by floatx once, by the first layer
+
+
+def _in_float64() -> list[Any]:
+    found: list[Any] = []
+    x = np.random.default_rng(0).random((25, WIDTH))
+    summed = keras.losses.MeanSquaredError("sum")
+    for make in (plain, lambda: plain(loss=summed), lambda: own(OWN["mean"])):
+        keras.utils.set_random_seed(3)
+        made = make()
+        made.optimizer.learning_rate = 0.01
+        found += _fitted(made, x, x[:, :1])
+    keras.utils.set_random_seed(3)
+    seen = keras.Input((WIDTH, 1))
+    masked = keras.Model(seen, layers.Dense(1)(layers.Masking(0.0)(seen)))
+    masked.compile(keras.optimizers.SGD(0.1), "mse")
+    rows = np.where(np.arange(25)[:, None] % 3 < np.arange(WIDTH), 0.0, x)[..., None]
+    return [*found, *_fitted(masked, rows, x[..., None])]
 
 
 def _fitted(model: Any, x: Any, y: Any) -> list[Any]:
     model.fit(x, y, batch_size=9, epochs=2, verbose=0)
     found: list[Any] = model.get_weights()
     return found
+
+
+def answers_by_other_rows() -> tuple[list[int], str]:
+    """Return the shape of what a model predicts, each row by all rows of its batch, and what is
+    said."""
+    with dream.strategy("mirrored"), said_lines() as lines:
+        alike = layers.Lambda(lambda x: ops.matmul(x, ops.transpose(x)))
+        made = keras.Sequential([keras.Input((WIDTH,)), alike])
+        x = np.random.default_rng(0).random((8, WIDTH)).astype("float32")
+        found = made.predict(x, batch_size=8, verbose=0)
+    return list(found.shape), "\n".join(lines)

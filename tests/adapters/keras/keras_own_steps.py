@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -269,41 +269,58 @@ OWN: dict[str, Loss] = {
 }
 
 
-def said_of_all(devices: int) -> dict[str, str]:
-    """What dream says of each before it has trained on one batch, on this rank, on each of whose
-    devices a step is traced."""
+def said(devices: int, names: Sequence[str]) -> dict[str, str]:
+    """What dream says of each of these before it has trained on one batch, on this rank, on each
+    of whose devices a step is traced."""
     with dream.strategy("mirrored"):
-        found = {name: _said_of(own(loss)) for name, loss in OWN.items()}
-        for average in (True, False):
-            found[f"state {average}"] = _said_of(plain(Largest(average)))
-            found[f"metric {average}"] = _said_of(plain(metrics=[Worst(average)]))
-        for function in (root_error, mean_error):
-            found[function.__name__] = _said_of(plain(metrics=[function]))
-        found["counter"] = str(_counted() / devices)
-        found["attends"] = _said_of(plain(Attends()))
-        found["capped"] = _said_of(plain(Capped()))
-        for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
-            changed = layers.Lambda(_identity(backward))
-            found[name] = _said_of(plain(layers.Dense(5), changed))
-        for counts in (True, False):
-            found[f"remembers {counts}"] = _said_of(plain(loss=Remembers(counts)))
-        for name, figures in FIGURES.items():
-            found[name] = _said_of(_telling(figures))
-            found[f"{name}, tested"] = _said_of(_telling(figures), tests=True)
-        for name in ("sum", "mean"):
-            found[f"{name}, tracked"] = _said_of(own(OWN[name], Tracks))
-        for name, number in {"sum": ops.sum, "mean": ops.mean, "largest": ops.max}.items():
-            made = own(OWN["mean"], TracksTests)
-            made.tested_by = number
-            found[f"{name}, tracked in tests"] = _said_of(made, tests=True)
-        if devices > 1:
-            found["conditional"] = _refused(own(OWN["mean"], Sometimes))
-        found["rate"] = _refused(own(OWN["mean"], ByMean))
-        seen = keras.Input((WIDTH,))
-        positives = OfPositives(seen, layers.Dense(1)(seen))
-        positives.compile(keras.optimizers.SGD(0.1))
-        found["of positives"] = _said_of(positives)
-    return found
+        acts = _acts(devices)
+        return {name: acts[name]() for name in names}
+
+
+def _acts(devices: int) -> dict[str, Callable[[], str]]:
+    """What makes each model, and gives what is said of it."""
+    acts: dict[str, Callable[[], str]] = {
+        name: lambda loss=loss: _said_of(own(loss))  # type: ignore[misc]
+        for name, loss in OWN.items()
+    }
+    for average in (True, False):
+        acts[f"state {average}"] = lambda a=average: _said_of(plain(Largest(a)))
+        acts[f"metric {average}"] = lambda a=average: _said_of(plain(metrics=[Worst(a)]))
+    for function in (root_error, mean_error):
+        acts[function.__name__] = lambda f=function: _said_of(plain(metrics=[f]))
+    acts["counter"] = lambda: str(_counted() / devices)
+    acts["attends"] = lambda: _said_of(plain(Attends()))
+    acts["capped"] = lambda: _said_of(plain(Capped()))
+    for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
+        acts[name] = lambda b=backward: _said_of(
+            plain(layers.Dense(5), layers.Lambda(_identity(b)))
+        )
+    for counts in (True, False):
+        acts[f"remembers {counts}"] = lambda c=counts: _said_of(plain(loss=Remembers(c)))
+    for name, figures in FIGURES.items():
+        acts[name] = lambda f=figures: _said_of(_telling(f))
+        acts[f"{name}, tested"] = lambda f=figures: _said_of(_telling(f), tests=True)
+    for name in ("sum", "mean"):
+        acts[f"{name}, tracked"] = lambda n=name: _said_of(own(OWN[n], Tracks))
+    for name, number in {"sum": ops.sum, "mean": ops.mean, "largest": ops.max}.items():
+        acts[f"{name}, tracked in tests"] = lambda n=number: _said_of_tests(n)
+    acts["conditional"] = lambda: _refused(own(OWN["mean"], Sometimes))
+    acts["rate"] = lambda: _refused(own(OWN["mean"], ByMean))
+    acts["of positives"] = _said_of_positives
+    return acts
+
+
+def _said_of_tests(number: Callable[[Any], Any]) -> str:
+    made = own(OWN["mean"], TracksTests)
+    made.tested_by = number
+    return _said_of(made, tests=True)
+
+
+def _said_of_positives() -> str:
+    seen = keras.Input((WIDTH,))
+    positives = OfPositives(seen, layers.Dense(1)(seen))
+    positives.compile(keras.optimizers.SGD(0.1))
+    return _said_of(positives)
 
 
 def _refused(model: Any) -> str:

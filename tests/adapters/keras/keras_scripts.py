@@ -247,6 +247,20 @@ def recurrent() -> Figures:
     return figures(model, history)
 
 
+@script
+def recurrent_one_way() -> Figures:
+    """Masks of inputs and of states, drawn around a loop of the framework's."""
+    keras.utils.set_random_seed(8)
+    x, y = sentences(33)
+    with block():
+        cells = layers.SimpleRNN(4, dropout=0.2, recurrent_dropout=0.1)
+        model = keras.Sequential([layers.Embedding(12, 6), cells, layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(momentum(), loss)
+        history = model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    return figures(model, history)
+
+
 class Pairs(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
     """Reshuffled by itself after each epoch."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import dream
 
 SAMPLES, BATCH = 61, 16
-KINDS = ("arrays", "batches", "on batch")
 
 
 class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
@@ -29,12 +29,12 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
         return tuple(part[index * BATCH : (index + 1) * BATCH] for part in self._data)
 
 
-def trained(shares: list[int]) -> dict[str, Any]:
+def trained(shares: list[int], kinds: Sequence[str]) -> dict[str, Any]:
     """By kind of data: logs, figures of an evaluation and weights, of the plain script on rank 0
     alone; and what is said of shares that are to follow speeds."""
     first = os.environ["RANK"] == "0"
-    plain = {kind: _trained(kind, None) for kind in KINDS if first}
-    ours = {kind: _trained(kind, shares) for kind in KINDS}
+    plain = {kind: _trained(kind, None) for kind in kinds if first}
+    ours = {kind: _trained(kind, shares) for kind in kinds}
     return {"plain": plain, "ours": ours, "refused": _refused()}
 
 

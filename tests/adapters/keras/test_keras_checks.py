@@ -41,7 +41,14 @@ EXPECTED = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=CELLS, ids=str)
+RANKS, DEVICES, ON_TENSORFLOW = CELLS
+EXHAUSTIVE = pytest.mark.exhaustive
+REFUSING = [RANKS, pytest.param(DEVICES, marks=EXHAUSTIVE), ON_TENSORFLOW]
+KEEPING = [RANKS, DEVICES, pytest.param(ON_TENSORFLOW, marks=EXHAUSTIVE)]
+"""What is refused is no matter of devices; what is left behind is the same beside other ranks."""
+
+
+@pytest.fixture(scope="module")
 def cell(request: pytest.FixtureRequest) -> Cell:
     return request.param  # type: ignore[no-any-return]
 
@@ -56,6 +63,7 @@ def _tried(cell: Cell) -> list[str]:
     return [name for name in EXPECTED if cell.ranks > 1 or "other_" not in name]
 
 
+@pytest.mark.parametrize("cell", REFUSING, ids=str, indirect=True)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str) -> None:
     if name not in _tried(cell):
@@ -66,6 +74,7 @@ def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("cell", CELLS, ids=str, indirect=True)
 def test_a_dataset_may_ask_to_be_divided_by_samples(cell: Cell) -> None:
     asked = ("keras_refusals", "fits_what_is_divided_by_samples", cell.options)
     for by_default, by_samples in keras_launching.call(cell, *asked):
@@ -79,11 +88,13 @@ def kept(cell: Cell) -> list[dict[Any, Any]]:
     return keras_launching.call(cell, "keras_refusals", "kept", cell.options, ways)
 
 
+@pytest.mark.parametrize("cell", KEEPING, ids=str, indirect=True)
 def test_nothing_stays_patched_and_classes_stay_keras(kept: list[dict[Any, Any]]) -> None:
     for rank in kept:
         assert rank["left_behind"] == {"same": True, "kinds": (True, True), "config": 0.9}
 
 
+@pytest.mark.parametrize("cell", KEEPING, ids=str, indirect=True)
 def test_the_order_goes_on_from_fit_to_fit(kept: list[dict[Any, Any]]) -> None:
     for rank in kept:
         figures = rank["order_of_epochs"]
@@ -91,6 +102,7 @@ def test_the_order_goes_on_from_fit_to_fit(kept: list[dict[Any, Any]]) -> None:
         assert figures["dream"] == pytest.approx(figures["plain"], abs=1e-6)
 
 
+@pytest.mark.parametrize("cell", KEEPING, ids=str, indirect=True)
 @pytest.mark.parametrize("by_hand", [False, True], ids=["fit", "train_step"])
 def test_masks_of_micro_batches_are_said_to_be_their_own(
     kept: list[dict[Any, Any]], by_hand: bool

@@ -27,8 +27,9 @@ NAMES = [
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_cases")
 HELD = {
+    "frozen_layers_and_penalties": "summed_beside_a_penalty of test_keras_losses",
     "steps_per_epoch": "python_generator, whose epochs are steps too",
-    "validation_split": "convnet of test_keras_scripts",
+    "validation_split": "callbacks_that_watch_the_logs of test_keras_steps, which validate",
     "scaled_losses": "clip_norm_with_a_scaled_loss of the contract",
     "a_schedule_by_name_of_optimizer": "a_schedule_of_the_learning_rate of test_keras_steps",
     "batch_by_batch": "batches_by_hand of test_keras_steps",
@@ -38,7 +39,6 @@ HELD = {
 }
 DEVICES = (
     "own_train_step",
-    "metrics_of_many_kinds",
     "several_steps_an_execution",
     "python_generator",
 )

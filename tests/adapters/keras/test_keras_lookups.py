@@ -6,19 +6,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from keras_figures import DEVICES, asked, once, over
 from keras_launching import Cell, call
 
 
-@pytest.fixture(scope="module", params=[Cell("tensorflow", 1, 2), Cell("tensorflow", 2)], ids=str)
+@pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return call(request.param, "keras_lookups", "trained", "adam")
+    cell: Cell = request.param
+    given = ("keras_lookups", "trained", "adam", asked(request))
+    found: list[dict[str, Any]] = once(("lookups", cell), lambda: call(cell, *given))
+    return found
 
 
-@pytest.mark.parametrize("way", ["fit", "own step", "taped"])
-def test_an_embedding_by_adam_is_that_of_one_device(ranks: list[dict[str, Any]], way: str) -> None:
-    plain = ranks[0][way]["plain"]
+@over(
+    ["fit", "own step", "taped"], held=["own step"], devices=["own step", "taped"],
+    cells=[Cell("tensorflow", 2)], further=[DEVICES],
+)  # fmt: skip
+def test_an_embedding_by_adam_is_that_of_one_device(ranks: list[dict[str, Any]], name: str) -> None:
+    """The gradient is the same table's, whoever asks for it: by ranks in a fit, by devices in a
+    step of one's own."""
+    plain = ranks[0][name]["plain"]
     for rank in ranks:
-        for value, expected in zip(rank[way]["replicas"], plain, strict=True):
+        for value, expected in zip(rank[name]["replicas"], plain, strict=True):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
 
 

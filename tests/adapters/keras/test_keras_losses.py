@@ -32,9 +32,16 @@ NAMES = [
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_losses")
 HELD = {
+    "classes_that_are_ignored": "masked_words: both come to a loss as weights of its rows",
+    "one_number_that_is_a_sum": "metrics_of_one_number, which is told what such a number is too",
+    "a_loss_that_reduces_by_itself": "that, and sum of test_keras_own_steps",
+    "a_model_that_computes_a_summed_loss": "that, and sum of test_keras_own_steps",
+    "weights_of_classes": "sample_weight of the contract: Keras makes the one of the other",
+    "a_layer_adds_a_sum": "a_layer_adds_a_sum_in_training",
+    "a_layer_adds_a_sum_later": "a_layer_adds_a_sum_in_training",
     "summed": "summed_beside_a_penalty",
     "mean_with_sample_weight": "sample_weight of the contract",
-    "masked_words_of_a_recurrent_net": "masked_words, and recurrent of test_keras_scripts",
+    "masked_words_of_a_recurrent_net": "masked_words, and recurrent_one_way of test_keras_scripts",
     "masked_words_with_weights": "masked_words, and sample_weight of the contract",
     "one_number_that_is_a_mean": "one_number_that_is_a_sum",
     "a_layer_adds_a_mean": "a_layer_adds_a_sum",

@@ -31,6 +31,10 @@ NAMES = [
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_steps")
 HELD = {
+    "coder_with_its_own_metrics": "two_players_with_an_optimizer_each, whose metrics are its own",
+    "results_nested_in_results": "own_train_step of test_keras_fit: what a step gives is nested",
+    "targets_and_a_metric_in_float64": "float64 of test_keras_own_numbers",
+    "callbacks_that_evaluate": "callbacks_that_watch_the_logs, where each epoch validates",
     "fit_after_a_refused_fit": "what is refused never comes to the backend",
     "global_norms": "global_clipnorm of the contract",
     "a_schedule_of_the_learning_rate": "callbacks_that_watch_the_logs, which set it",

@@ -16,6 +16,7 @@ from threading import Barrier
 from types import ModuleType
 
 import pytest
+from launch_scripts import keras_on
 
 from dream import ConfigurationError, WorkerFailed
 from dream._topology import Endpoint
@@ -110,7 +111,7 @@ def test_a_script_saves_what_it_has(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dream", "run", "-n", "2", "--grace", "60", "--all-output"]
     with subprocess.Popen(
         [*command, str(script), str(tmp_path / "ready")],
-        stdout=subprocess.PIPE, text=True, env=os.environ,
+        stdout=subprocess.PIPE, text=True, env=os.environ | keras_on("tensorflow"),
     ) as job:  # fmt: skip
         while job.poll() is None and not all((tmp_path / f"ready{r}").exists() for r in (0, 1)):
             time.sleep(0.05)

@@ -10,20 +10,27 @@ from test_tf_ranks import TRAINING, one_device
 from tf_launching import call
 
 pytestmark = pytest.mark.slow
-DEVICES = (2, pytest.param(3, marks=pytest.mark.exhaustive))
+EXHAUSTIVE = pytest.mark.exhaustive
+DEVICES = (2, pytest.param(3, marks=EXHAUSTIVE))
+FURTHER = ("adamw", "clipped", "accumulated")
+"""What ranks hold: how an optimizer updates is no matter of devices."""
 
 
-def results(devices: int) -> dict[str, Any]:
+def results(devices: int, *, full: bool = False) -> dict[str, Any]:
     """2 devices as `--strategy` sets them up, after TensorFlow has run an op."""
     strategy = "mirrored:devices=2" if devices == 2 else None
-    return call("tf_alone", "mirrored", devices, devices == 2, n=1, strategy=strategy)[0]
+    given = (devices, devices == 2, full or devices > 2)
+    return call("tf_alone", "mirrored", *given, n=1, strategy=strategy)[0]
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("case", TRAINING)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=EXHAUSTIVE if c in FURTHER else ()) for c in TRAINING]
+)
 def test_training_is_that_of_one_device(case: str, devices: int) -> None:
-    assert results(devices)["replicas"] == devices
-    trained = results(devices)["training"][case]
+    found = results(devices, full=case in FURTHER)
+    assert found["replicas"] == devices
+    trained = found["training"][case]
     assert not isinstance(trained, str), trained
     weights, losses = one_device()["training"][case]
     for ours, theirs in zip(trained[0], weights, strict=True):

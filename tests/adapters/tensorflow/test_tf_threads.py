@@ -1,9 +1,11 @@
 """TensorFlow's collectives leave nothing behind in the process."""
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+from launch_scripts import alone, keras_on
+
+from dream.launch.forks.foresight import IMPORTS
 
 CODE = """
 import os
@@ -28,8 +30,9 @@ os._exit(0)  # a version that leaves threads could not end
 
 
 @pytest.mark.slow
-def test_a_collective_leaves_no_thread_behind():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=500, check=False
-    )
+def test_a_collective_leaves_no_thread_behind(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CODE)
+    environ = keras_on("tensorflow")
+    done = alone([str(script)], environ[IMPORTS], environ)
     assert done.returncode == 0, done.stderr[-2000:]

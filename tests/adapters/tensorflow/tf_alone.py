@@ -28,14 +28,18 @@ def one_device() -> dict[str, Any]:
         }
 
 
-def mirrored(devices: int, early: bool) -> dict[str, Any]:
-    """MirroredStrategy. early: under `--strategy`, TensorFlow may start before the block."""
+OFTEN = ("momentum", "counted", "embedding")
+
+
+def mirrored(devices: int, early: bool, full: bool) -> dict[str, Any]:
+    """MirroredStrategy. early: under `--strategy`, TensorFlow may start before the block. full: all
+    trainings."""
     if early:
         tf.constant(1.0)
     with dream.strategy("mirrored", devices=devices) as strategy:
         return {
             "replicas": strategy.topology.num_replicas,
-            "training": training_cases(strategy),
+            "training": training_cases(strategy, () if full else OFTEN),
             "evaluated": evaluated(strategy),
         }
 

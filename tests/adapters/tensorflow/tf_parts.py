@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,10 @@ def in_parts() -> dict[str, Any]:
     with dream.strategy("mirrored", framework="tensorflow", input="sharded"):
         made = model()
         history = made.fit(dataset(), epochs=EPOCHS, validation_data=dataset(), verbose=0)
+        weights = made.get_weights()
         more = made.fit(np.ones((5, WIDTH)), np.ones(5), batch_size=5, verbose=0)  # as ever
     assert len(more.history["loss"]) == 1
-    return {"loss": history.history["loss"], "val": history.history["val_loss"]}
-
-
-def weights_in_parts() -> dict[str, Any]:
-    with dream.strategy("mirrored", framework="tensorflow", input="sharded"):
-        made = model()
-        history = made.fit(dataset(), epochs=EPOCHS, verbose=0)
-    return {"weights": made.get_weights(), "loss": history.history["loss"]}
+    return {"weights": weights, "loss": history.history["loss"], "val": history.history["val_loss"]}
 
 
 def counted(shuffle: bool) -> list[int]:
@@ -156,4 +151,16 @@ def refused() -> dict[str, str]:
                 found[kind] = "nothing"
             except dream.DreamError as error:
                 found[kind] = str(error)
+    return found
+
+
+def everything(shuffled: Sequence[bool]) -> dict[str, Any]:
+    """On every rank. shuffled: whether samples are, as they are counted."""
+    found: dict[str, Any] = {
+        "fitted": in_parts(),
+        "counted": {shuffle: counted(shuffle) for shuffle in shuffled},
+        "refused": refused(),
+    }
+    if os.environ["RANK"] == "0":  # plain Keras, after the blocks
+        found["one device"] = as_one_device()
     return found

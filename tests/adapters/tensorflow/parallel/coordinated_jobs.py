@@ -149,6 +149,11 @@ def cut_where_it_cannot_be() -> dict[str, str]:
         }
 
 
+def on_one_device(optimizer: str, file: str) -> tuple[dict[str, Any], list[Any]]:
+    """What one device trains, and what it reads of the servers' file."""
+    return stepped({}, optimizer), weights_of(file)
+
+
 def weights_of(file: str) -> list[Any]:
     """Read by a model of one device."""
     model = keras.Sequential(

@@ -8,6 +8,7 @@ from typing import Any
 import coordinated_jobs as jobs
 import numpy as np
 import pytest
+from launch_scripts import keras_on
 
 import dream
 
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 def launch(function: Any, *args: Any, n: int) -> list[Any]:
-    return dream.launch(function, *args, n=n, framework="tensorflow", timeout=500)
+    return dream.launch(
+        function, *args, n=n, framework="tensorflow", timeout=500, env=keras_on("tensorflow")
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,8 @@ def test_one_worker_whose_steps_are_waited_for_is_one_device(
     """Whether its variables are whole, or cut over two servers; and Keras can read them."""
     file = str(tmp_path / "w.weights.h5")
     options = {"engine": "tensorflow", "workers": 1, "servers": 2, "partitioner": cut}
-    (alone,) = launch(jobs.stepped, {}, optimizer, n=1)
     chief, *others = launch(jobs.stepped, options, optimizer, file, n=4)
+    ((alone, read),) = launch(jobs.on_one_device, optimizer, file, n=1)
     assert others == [None] * 3  # they never come out of the block
     assert chief["role"] == "chief"
     assert chief["shards"] == ([1] * 6 if cut is None else [2, 1, 1, 1, 2, 1])
@@ -40,7 +43,6 @@ def test_one_worker_whose_steps_are_waited_for_is_one_device(
     assert chief["state"].keys() == alone["state"].keys()
     for name, value in alone["state"].items():
         assert np.abs(chief["state"][name] - value).max() <= 1e-6, name
-    (read,) = launch(jobs.weights_of, file, n=1)
     held = [v for name, v in chief["state"].items() if "seed" not in name]
     assert sorted(v.tobytes() for v in read) == sorted(v.tobytes() for v in held)
     assert "dream's own servers train by fit" in chief["refused"]["fit"]

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from launch_scripts import row_of_ports, start_alone
+from launch_scripts import keras_on, row_of_ports, start_alone
 
 SCRIPT = Path(__file__).with_name("coordinated_script.py")
-ENV = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+ENV = keras_on("tensorflow")
 PATIENT = {"DREAM_STALL_SECONDS": "900", "DREAM_STARTUP_SECONDS": "900"}
 """Longer than a test may take: what ends before has not been waited for."""
 

@@ -9,6 +9,7 @@ import pytest
 from tf_split_launching import close, found
 
 pytestmark = pytest.mark.slow
+EXHAUSTIVE = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +17,20 @@ def here() -> dict[str, Any]:
     return found("tf_sharding_jobs", "mesh")[0]
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-def test_each_device_holds_its_part(here: dict[str, Any], zero: int) -> None:
+@pytest.fixture(scope="module")
+def more() -> dict[str, Any]:
+    return found("tf_sharding_jobs", "further")[0]
+
+
+def _by_level(request: pytest.FixtureRequest, zero: int, *always: int) -> dict[str, Any]:
+    """What levels of ZeRO come to; those that `make exhaustive` runs are another job's."""
+    figures: dict[str, Any] = request.getfixturevalue("here" if zero in always else "more")
+    return figures
+
+
+@pytest.mark.parametrize("zero", [1, pytest.param(2, marks=EXHAUSTIVE), 3])
+def test_each_device_holds_its_part(request: pytest.FixtureRequest, zero: int) -> None:
+    here = _by_level(request, zero, 1, 3)
     figures = here[f"zero{zero}"]
     close(figures["weights"], here["one"])
     held, whole = figures["states"]
@@ -27,8 +40,11 @@ def test_each_device_holds_its_part(here: dict[str, Any], zero: int) -> None:
         assert held == ([whole / 2] * 2 if zero >= first else [whole] * 2), what
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-def test_statistics_of_a_batch_are_those_of_one_device(here: dict[str, Any], zero: int) -> None:
+@pytest.mark.parametrize("zero", [*(pytest.param(z, marks=EXHAUSTIVE) for z in (1, 2)), 3])
+def test_statistics_of_a_batch_are_those_of_one_device(
+    request: pytest.FixtureRequest, zero: int
+) -> None:
+    here = _by_level(request, zero, 3)
     ours, theirs = list(here[f"normalised{zero}"]), list(here["one normalised"])
     del ours[1], theirs[1]  # the bias before the normalisation: its gradient is rounding noise
     close(ours, theirs)
@@ -198,13 +214,13 @@ def optimizers() -> list[dict[str, Any]]:
     return found("tf_sharding_jobs", "optimizers", 2)
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 def test_a_scaled_loss_is_clipped_by_its_own_norm(optimizers: list[dict[str, Any]]) -> None:
     for rank in optimizers:
         close(rank["scaled"], rank["one scaled"])
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 @pytest.mark.parametrize("name", ["sharded", "tensor", "pipeline"])
 def test_adamw_is_within_one_devices_own_noise(name: str) -> None:
     """Where a gradient is small, AdamW makes much of the last bits of a sum: one device that sums
@@ -216,7 +232,7 @@ def test_adamw_is_within_one_devices_own_noise(name: str) -> None:
             assert apart <= max(1e-6, 3 * noise), (ours.shape, apart, noise)
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 def test_adamws_state_is_in_parts(optimizers: list[dict[str, Any]]) -> None:
     for rank in optimizers:
         held, whole = rank["states"]

@@ -1,0 +1,66 @@
+"""What the users' own draws, sums, optimizers and precision come to, beside plain Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_figures import CELLS, DEVICES, asked, once, over
+from keras_launching import Cell, call
+
+pytestmark = pytest.mark.slow
+MODULE = "keras_own_numbers"
+HELD = {
+    "a_summed_loss": "sum of test_keras_own_steps, and summed_beside_a_penalty of ..._losses",
+    "tracked_sums": "two devices of one process, and torch",
+    "optimizers_with_rules_of_their_own": "two devices of one process, and torch",
+}
+Ranks = list[dict[str, Any]]
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    cell: Cell = request.param
+    names = asked(request)
+    found: Ranks = once((MODULE, cell), lambda: call(cell, MODULE, "ended", names))
+    return found
+
+
+def assert_as_plain(ranks: Ranks, name: str, *, rtol: float = 0.0, atol: float = 0.0) -> None:
+    for rank in ranks:
+        for figures in (ranks[0][name][0], rank[name][1]):
+            assert not isinstance(figures, str), figures
+        for found, expected in zip(rank[name][1], ranks[0][name][0], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
+@over(["noise_of_a_written_size"], further=())
+def test_noise_of_a_size_that_is_written_down_is_that_of_one_device(
+    ranks: Ranks, name: str
+) -> None:
+    assert_as_plain(ranks, name, atol=1e-6)
+
+
+@over(["a_summed_loss"], held=HELD, further=[DEVICES])
+def test_a_step_of_a_summed_loss_is_that_of_one_device(ranks: Ranks, name: str) -> None:
+    assert_as_plain(ranks, name, atol=1e-6)
+
+
+@over(["tracked_sums"], held=HELD, devices=HELD, further=[DEVICES])
+def test_sums_that_a_step_tracks_are_those_of_one_device(ranks: Ranks, name: str) -> None:
+    assert_as_plain(ranks, name, rtol=1e-6)
+
+
+@over(["optimizers_with_rules_of_their_own"], held=HELD, devices=HELD, further=[DEVICES])
+def test_optimizers_with_rules_of_their_own_are_those_of_one_device(
+    ranks: Ranks, name: str
+) -> None:
+    assert_as_plain(ranks, name, atol=1e-6)
+
+
+@over(["float64"], cells=CELLS[1:], further=[DEVICES])
+def test_a_share_is_weighed_in_the_dtype_of_a_float64_model(ranks: Ranks, name: str) -> None:
+    """On TensorFlow: on torch Keras rounds to float32 in such models by itself. By far less than a
+    float32 can tell."""
+    assert_as_plain(ranks, name, atol=1e-13)
