@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
-SAMPLES, BATCH, EPOCHS = 61, 16, 3
+SAMPLES, BATCH, EPOCHS = 45, 16, 2
 
 
 class Attention(nn.Module):
