@@ -80,7 +80,7 @@ def margin_that_numpy_takes_of_the_batch() -> Trained:
         radius.data = torch.tensor(float(np.quantile(far.detach().sqrt().numpy(), 0.7)))
         return value
 
-    return loop(mlp(), loss)
+    return loop(mlp(), loss, epochs=4)
 
 
 def margin_by_a_schedule() -> Trained:
