@@ -12,10 +12,13 @@ import dream
 
 Trained = Callable[..., Mapping[str, Any]]
 """Of a strategy's word, "" for none, and what else it takes: figures, by name."""
-in_cells = pytest.mark.parametrize(
-    ("word", "ranks"),
-    [("mirrored", 2), pytest.param("mirrored", 3, marks=pytest.mark.exhaustive), ("sharded", 2)],
+_AGAIN = pytest.mark.exhaustive
+_THREE = pytest.param("mirrored", 3, marks=_AGAIN)
+in_cells = pytest.mark.parametrize(("word", "ranks"), [("mirrored", 2), _THREE, ("sharded", 2)])
+of_replicas = pytest.mark.parametrize(
+    ("word", "ranks"), [("mirrored", 2), _THREE, pytest.param("sharded", 2, marks=_AGAIN)]
 )
+"""What a strategy has no part in, since batches alone are looked at."""
 
 
 @cache

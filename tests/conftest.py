@@ -4,6 +4,7 @@ patient tests are: as long as the slowest machine needs."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import getpass
 import os
 import tempfile
@@ -90,6 +91,7 @@ def _environment_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _processes_end() -> Iterator[None]:
     """A module's tests may share processes; after its last test none of them is there."""
+    gc.freeze()  # a block looks through all that is there; nothing of pytest's is of a script
     before = _pids()  # one that has just begun has no command line yet
     yield
     end = time.monotonic() + 60.0

@@ -61,7 +61,7 @@ CELLS = {
             ("model_parallel", 2, TENSOR), ("model_parallel", 2, PIPELINE)),
 }  # fmt: skip
 SAMPLE = {
-    "torch-mirrored-2": ("keras-tensorflow-pipeline-2",),
+    "torch-mirrored-2": ("keras-tensorflow-mirrored-2",),
     "torch-pipeline-2": ("torch-sharded1-2",),
     "keras-tensorflow-sharded-2": ("torch-sharded-2",),
 }

@@ -69,7 +69,7 @@ ALIKE: dict[str, Any] = {"rate": 0.0, "shuffle": False}
 TENSOR, PIPELINE = (("split", "tensor"),), (("split", "pipeline"),)
 DROPOUT = [
     pytest.param((Cell(TF, "mirrored", 2), Cell(TF, "single")), id="tf"),
-    pytest.param((Cell(TORCH, "single"), Cell(TORCH, "mirrored", 2)), id="torch"),
+    pytest.param((Cell(TORCH, "single"), Cell(TORCH, "mirrored", 2)), id="torch", marks=EXHAUSTIVE),
     pytest.param(
         (Cell(TORCH, "horovod", 3), Cell(TORCH, "mirrored", 2), Cell(TORCH, "single")),
         id="torch-ring", marks=EXHAUSTIVE,

@@ -16,26 +16,29 @@ TENSOR, PIPELINE = {"split": "tensor"}, {"split": "pipeline"}
 CELLS: dict[str, tuple[str, dict[str, Any]]] = {
     "mirrored": ("mirrored", {}),
     "local draws": ("mirrored", {"randomness": "local"}),
-    "zero 1": ("sharded", {"zero": 1}),
     "zero 3": ("sharded", {}),
     "pipeline": ("model_parallel", PIPELINE),
     "local_sgd": ("local_sgd", {"every": 3}),
-    "outer": ("local_sgd", {"every": 4, "outer_lr": 0.7, "fragments": 2}),
-    "O2": ("mirrored", {"precision": "O2"}),
     "zero 1 O2": ("sharded", {"zero": 1, "precision": "O2"}),
 }
+OUTER: tuple[str, dict[str, Any]] = (
+    "local_sgd", {"every": 4, "outer_lr": 0.7, "fragments": 2}
+)  # fmt: skip
+ZERO_1: tuple[str, dict[str, Any]] = ("sharded", {"zero": 1})
 MORE: dict[int, dict[str, tuple[str, dict[str, Any]]]] = {
     1: {"single": ("single", {}), "O2": ("single", {"precision": "O2"}),
         "O3": ("single", {"precision": "O3"}), "float16": ("single", {"precision": "float16"})},
     2: {"tensor": ("model_parallel", TENSOR), "zero 2": ("sharded", {"zero": 2}),
         "zero 3 O2": ("sharded", {"precision": "O2"}),
         "pipeline O2": ("model_parallel", {**PIPELINE, "precision": "O2"}),
-        "1f1b": ("model_parallel", {**PIPELINE, "schedule": "1f1b"})},
-    3: {name: CELLS[name] for name in ("mirrored", "zero 1", "zero 3", "pipeline", "local_sgd")},
+        "1f1b": ("model_parallel", {**PIPELINE, "schedule": "1f1b"}),
+        "zero 1": ZERO_1, "outer": OUTER, "O2": ("mirrored", {"precision": "O2"})},
+    3: {"zero 1": ZERO_1, **{name: CELLS[name] for name in
+                             ("mirrored", "zero 3", "pipeline", "local_sgd")}},
     4: {"hybrid": ("hybrid", {"data": 2, "model": 2, **PIPELINE}),
         "hybrid tensor": ("hybrid", {"data": 2, "model": 2, **TENSOR}),
         "zero 1 twice": ("sharded", {"zero": 1, "data": 2}),
-        "zero 3 twice": ("sharded", {"data": 2}), "outer": CELLS["outer"]},
+        "zero 3 twice": ("sharded", {"data": 2}), "outer": OUTER},
 }  # fmt: skip
 
 
@@ -88,12 +91,12 @@ def test_workers_out_of_step_are_refused(tmp_path: Path) -> None:
         assert all(word in told for word, told in zip(words, said, strict=True)), said
 
 
-@pytest.mark.parametrize("name", ["local_sgd", "outer"])
-def test_others_read_of_replicas_what_they_come_together_to(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cell", [CELLS["local_sgd"], OUTER], ids=["local_sgd", "outer"])
+def test_others_read_of_replicas_what_they_come_together_to(
+    cell: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
     """An outer step and all, though saving brings none of them together."""
-    gaps = dream.launch(
-        checkpoint_same.come_together, str(tmp_path), CELLS[name][1], n=2, **ON_TORCH
-    )  # fmt: skip
+    gaps = dream.launch(checkpoint_same.come_together, str(tmp_path), cell[1], n=2, **ON_TORCH)
     assert max(gaps) < 1e-7
 
 

@@ -17,7 +17,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 CASES = Cases()
 BATCH = 16
-EPOCHS = 5  # of four batches: 20 steps
+LONG = 5
+"""Epochs of four batches: the 20 steps of the law."""
+EPOCHS = 3
+"""Those of cases about other things than how numbers go apart with the steps."""
 
 
 def start() -> None:

@@ -111,6 +111,23 @@ OF_REPLICAS = frozenset(
 )
 """Nothing in them is of parts: held by 2 ranks over gloo, and of parts by others in the same cell
 (`uneven_momentum`, `accumulated_and_clipped`, `in_precision_float16`, `resuming_from_states`)."""
+OF_SHARDS = frozenset(
+    {
+        "accumulated_step_weighted_by_tokens",
+        "attention_momentum",
+        "batch_norm_over_all_ranks",
+        "batch_normalisation",
+        "clip_value",
+        "clipping_the_norm_between_backward_and_step",
+        "loop_weighed_by_tokens",
+        "nothing_stays_patched",
+        "recomputed",
+        "step_weighted_with_a_count_of_zero",
+        "training_goes_on_after_the_block",
+    }
+)
+"""Of models in parts `zero=3` holds them; which parts there are is nothing to them. (That a norm is
+of all parts, `tests/adapters/pytorch/parallel` holds of each way.)"""
 FURTHER_WIRE = frozenset(
     {
         "uneven_momentum",
@@ -128,8 +145,19 @@ FURTHER_WIRE = frozenset(
         "ranks_that_built_different_models",
     }
 )
-"""What can go wrong by what adds up, or by a number of ranks that is no power of two: asked of
-horovod's ring and of 3 ranks always."""
+"""What can go wrong by what adds up, or by a number of ranks that is no power of two: asked of 3
+ranks always, and of further wires less `OF_THREE`."""
+OF_THREE = frozenset(
+    {
+        "attention_adamw",
+        "batch_normalisation",
+        "loop_weighed_by_tokens",
+        "rank_dependent_initial_weights",
+        "step_adamw_rank_without_sample",
+        "step_weighted_with_a_count_of_zero",
+    }
+)
+"""Of those, what 3 ranks over gloo alone are asked always."""
 IN_SHARED_MEMORY_TOO = frozenset(
     {
         "accumulated_and_clipped",
@@ -346,9 +374,12 @@ def again(strategy: str, reduction: str, options: str, processes: int, case: str
     if "zero=" in options and case in OF_REPLICAS:
         return True
     if "zero=1" in options or "split=tensor" in options:
-        return case not in (CORE | IN_PARTS_TOO) - OF_REPLICAS
+        return case not in (CORE | IN_PARTS_TOO) - OF_REPLICAS - OF_SHARDS
     if "split=layers" in options:
-        return case not in CORE | IN_PARTS_TOO | {"recomputed_in_threads"}
+        held = OF_REPLICAS | OF_SHARDS
+        return case not in ((CORE | IN_PARTS_TOO) - held) | {"recomputed_in_threads"}
     if reduction == "shared_memory":
-        return case not in FURTHER_WIRE | IN_SHARED_MEMORY_TOO
-    return (strategy == "horovod" or processes > 2) and case not in FURTHER_WIRE
+        return case not in (FURTHER_WIRE - OF_THREE) | IN_SHARED_MEMORY_TOO
+    if strategy == "horovod":
+        return case not in FURTHER_WIRE - OF_THREE
+    return processes > 2 and case not in FURTHER_WIRE

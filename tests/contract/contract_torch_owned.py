@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
-from contract_torch_kit import CASES, EPOCHS, Indexed, Net, adamw, loader, momentum, parameters
+from contract_torch_kit import (
+    CASES,
+    EPOCHS,
+    LONG,
+    Indexed,
+    Net,
+    adamw,
+    loader,
+    momentum,
+    parameters,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -49,7 +59,7 @@ def _owned(
         optimizer = make(model.parameters())
         batches = loader(samples, **data)
         model, optimizer, batches = strategy.prepare(model, optimizer, batches)
-        values = _steps(strategy, model, optimizer, batches, EPOCHS)
+        values = _steps(strategy, model, optimizer, batches, LONG)
         found = parameters(model)
     figures: Figures = {"parameters": found, "values": values}
     if start is not None:
@@ -61,7 +71,7 @@ def _in_parts(start: nn.Module, make: Callable[..., Any], samples: int, parts: i
     """One device's own training with each batch summed in as many parts: the noise's size."""
     model = copy.deepcopy(start)
     optimizer = make(model.parameters())
-    for _ in range(EPOCHS):
+    for _ in range(LONG):
         for x, y in loader(samples):
             optimizer.zero_grad()
             for part in range(parts):

@@ -11,6 +11,7 @@ from contract_torch_kit import (
     BATCH,
     CASES,
     EPOCHS,
+    LONG,
     Net,
     adamw,
     arrays,
@@ -31,7 +32,7 @@ def _untouched(env: Env, make: Any, samples: int, **options: Any) -> Figures:
     with env.block():
         model = Net()
         optimizer = make(model.parameters())
-        sizes = train(model, optimizer, loader(samples, **options))
+        sizes = train(model, optimizer, loader(samples, **options), epochs=LONG)
     rates = [group["lr"] for group in optimizer.param_groups]
     return {"parameters": parameters(model), "sizes": sizes, "rates": rates}
 
@@ -330,7 +331,7 @@ def attention_adamw(env: Env) -> Figures:
     with env.block():
         model = _Attention()
         start = copy.deepcopy(model)
-        train(model, adamw(model.parameters()), loader(61))
+        train(model, adamw(model.parameters()), loader(61), epochs=LONG)
     figures: Figures = {"parameters": parameters(model)}
     if env.mode == "plain":
         figures["in_parts"] = {parts: _in_parts(copy.deepcopy(start), parts) for parts in (2, 3, 4)}
@@ -340,7 +341,7 @@ def attention_adamw(env: Env) -> Figures:
 def _in_parts(model: nn.Module, parts: int) -> Any:
     """One device's own training with each batch summed in as many parts: the noise's size."""
     optimizer = adamw(model.parameters())
-    for _ in range(EPOCHS):
+    for _ in range(LONG):
         for x, y in loader(61):
             optimizer.zero_grad()
             for part in range(parts):

@@ -11,7 +11,7 @@ import torch
 from contract_case import WITH_DREAM, Env, Figures, refusal
 from contract_torch_kit import (
     CASES,
-    EPOCHS,
+    LONG,
     Net,
     array,
     arrays,
@@ -61,14 +61,14 @@ def _compressed(env: Env, kind: str) -> Figures:
         sent = [0.0]
         if env.mode == "cell":
             with _wire_bytes(strategy) as sent:
-                train(model, optimizer, loader(61), epochs=EPOCHS - 2)
+                train(model, optimizer, loader(61), epochs=LONG - 2)
         else:
-            train(model, optimizer, loader(61), epochs=EPOCHS - 2)
+            train(model, optimizer, loader(61), epochs=LONG - 2)
         found = parameters(model)
         step = strategy.train_step(model, F.cross_entropy, optimizer)
         values = [float(step(*batch)) for _ in range(6) for batch in loader(61)]
     size = 4 * sum(p.numel() for p in model.parameters())
-    updates = (EPOCHS - 2) * len(loader(61))
+    updates = (LONG - 2) * len(loader(61))
     ranks = env.ranks
     return {
         "parameters": found,

@@ -86,7 +86,7 @@ def test_one_word_changes_the_strategy(script, backend, tmp_path):
     [
         ("sharded.py", 0.51),
         pytest.param("tensor.py", 0.54, marks=AGAIN),
-        ("tensor_digits.py", 0.51),
+        pytest.param("tensor_digits.py", 0.51, marks=AGAIN),
         pytest.param("pipeline_digits.py", 0.7, marks=AGAIN),
     ],
 )
@@ -105,14 +105,8 @@ def test_a_split_model_alone(script):
     assert accuracy("", str(EXAMPLES / script)) > 0.9
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "most"),
-    [
-        ("hybrid.py", 0.7),
-        pytest.param("hybrid_transformer.py", 0.54, marks=AGAIN),
-    ],
-)
+@AGAIN
+@pytest.mark.parametrize(("script", "most"), [("hybrid.py", 0.7), ("hybrid_transformer.py", 0.54)])
 def test_a_mesh_of_four_ranks(script, most):
     found = output("", *RUN[:-1], "4", str(EXAMPLES / script))
     ((right,), (held,)) = (re.findall(rf"{words} ([\d.]+)", found) for words in SPLIT)
@@ -124,35 +118,28 @@ OVER = [*RUN, "--strategy"]
 SPLIT_KERAS = [
     pytest.param([*RUN], "sharded_keras.py", 0.9, id="sharded"),
     pytest.param(
-        [*OVER, "model_parallel:split=pipeline,devices=1"], "pipeline_keras.py", 0.6, id="pipeline",
-        marks=AGAIN,
+        [*OVER, "model_parallel:split=pipeline,devices=1"], "pipeline_keras.py", 0.6, id="pipeline"
     ),
     pytest.param(
-        [*OVER, "model_parallel:split=tensor,devices=1"], "tensor_keras.py", 0.6, id="tensor",
-        marks=AGAIN,
+        [*OVER, "model_parallel:split=tensor,devices=1"], "tensor_keras.py", 0.6, id="tensor"
     ),
-    pytest.param(
-        [], "pipeline_keras.py", 0.6, id="pipeline_alone", marks=AGAIN
-    ),
-    pytest.param([], "tensor_keras.py", 0.6, id="tensor_alone", marks=AGAIN),
-]  # fmt: skip
+    pytest.param([], "pipeline_keras.py", 0.6, id="pipeline_alone"),
+    pytest.param([], "tensor_keras.py", 0.6, id="tensor_alone"),
+]
 
 
-@pytest.mark.slow
+@AGAIN
 @pytest.mark.parametrize(("line", "script", "least"), SPLIT_KERAS)
 def test_a_split_keras_model_learns(line, script, least):
     assert accuracy("tensorflow", *line, str(EXAMPLES / script)) > least
 
 
+@AGAIN
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param([], id="alone", marks=AGAIN),
-        pytest.param(
-            [*RUN, "--framework", "torch,tensorflow"],
-            id="mixed",
-            marks=[pytest.mark.slow, pytest.mark.ring],
-        ),
+        pytest.param([], id="alone"),
+        pytest.param([*RUN, "--framework", "torch,tensorflow"], id="mixed", marks=pytest.mark.ring),
     ],
 )
 def test_one_ring_for_two_frameworks(line):
@@ -165,7 +152,7 @@ def test_one_ring_for_two_frameworks(line):
     assert float(apart) <= 1e-5
 
 
-@pytest.mark.slow
+@AGAIN
 def test_a_hasty_port_is_told_from_a_true_one():
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "port_check.py")],
@@ -179,7 +166,7 @@ def test_a_hasty_port_is_told_from_a_true_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["data_parallel.py", "layers.py"])
+@pytest.mark.parametrize("script", ["data_parallel.py", pytest.param("layers.py", marks=AGAIN)])
 def test_many_devices_in_one_process(script):
     assert accuracy("", str(EXAMPLES / script)) > 0.9
 
@@ -196,8 +183,8 @@ def test_a_transformer_in_stages(line, held):
     assert float(right) > 0.7
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["async_torch.py", pytest.param("async_keras.py", marks=AGAIN)])
+@AGAIN
+@pytest.mark.parametrize("script", ["async_torch.py", "async_keras.py"])
 def test_workers_that_do_not_wait_learn_as_well(script):
     """How much each of them did hangs on the machine."""
     found = output("tensorflow", "-m", "dream", "run", "-n", "3", str(EXAMPLES / script))
@@ -208,7 +195,7 @@ def test_workers_that_do_not_wait_learn_as_well(script):
     assert int(updates) == sum(map(int, re.findall(r": (\d+)", told)))
 
 
-@pytest.mark.slow
+@AGAIN
 def test_a_chief_hands_steps_out():
     line = ("-m", "dream", "run", "-n", "4", str(EXAMPLES / "parameter_server_tensorflow.py"))
     found = output("tensorflow", *line)

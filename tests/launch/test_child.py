@@ -4,16 +4,16 @@ the adapter's to test.)"""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from launch_scripts import dream, write
+from launch_scripts import alone, dream, write
 
 from dream import ConfigurationError
 from dream.launch import child
@@ -160,14 +160,11 @@ NEEDS_BOTH = pytest.mark.skipif(
 
 def told(imports: str, **env: str) -> str:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    ran = subprocess.run(
-        [sys.executable, "-c", WATCH + imports],
-        env={**os.environ, **quiet, "DREAM_STRATEGY": "mirrored:reduction=grpc", **env},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    with TemporaryDirectory() as folder:
+        (script := Path(folder) / "script.py").write_text(WATCH + imports)
+        modules = imports.removeprefix("import ").replace(", ", ",")
+        given = {**quiet, "DREAM_STRATEGY": "mirrored:reduction=grpc", **env}
+        ran = alone([str(script)], modules, given)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -222,12 +222,12 @@ SAID_ON_TORCH = {
 }
 
 ROWS: list[Row] = [
-    *_rows("autoencoder", sample=(TENSORFLOW,)),
+    *_rows("autoencoder"),
     *_rows("mnist_dropout", sample=(TENSORFLOW,)),
     *_rows("augmentation", sample=(TORCH,)),
     *(row for script in EXACT for row in _rows(script)),
     *_rows("adam", tolerance=1e-5, reason=ADAM),
-    *_rows("adamw_warmup", tolerance=1e-5, reason=ADAM, sample=(TORCH,)),
+    *_rows("adamw_warmup", tolerance=1e-5, reason=ADAM),
     *_rows("resume_by_epoch", tolerance=1e-5, reason=ADAM),
     *_rows("generator", only=TORCH),
     *_rows("generator", only=TENSORFLOW, expect="read ahead in threads", reason=RACE),

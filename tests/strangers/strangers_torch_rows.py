@@ -15,7 +15,7 @@ OWN = "sizes that the loop adds up are the rank's own"
 
 ROWS: list[Row] = [
     Row("accumulation_by_hand"),
-    Row("activations_penalised", sample=(ONE_PROCESS,)),
+    Row("activations_penalised"),
     Row(
         "actor_critic_minibatches",
         but={"sharded": "in no module that can gather it"},
@@ -65,8 +65,8 @@ ROWS: list[Row] = [
         but={ONE_PROCESS: "draws again what a part of the batch drew"},
         reason="parts draw from one state, which a backward pass sets again for whichever it is in",
     ),
-    Row("class_weights", sample=("mirrored",)),
-    Row("classifier_with_dropout", sample=("mirrored", ONE_PROCESS)),
+    Row("class_weights"),
+    Row("classifier_with_dropout", sample=(ONE_PROCESS,)),
     Row("clipping_by_hand"),
     Row(
         "co_teaching",
@@ -98,7 +98,7 @@ ROWS: list[Row] = [
         sample=("mirrored",),
     ),
     Row("detector_per_image"),
-    Row("diffusion", sample=("mirrored",)),
+    Row("diffusion"),
     Row("distillation"),
     Row("elastic_weights", sample=("mirrored",)),
     Row(
@@ -128,7 +128,7 @@ ROWS: list[Row] = [
         expect="Gradients computed by torch.func are",
         reason="no backward is run that could carry the gradient to other ranks",
     ),
-    Row("gan_two_optimizers", sample=("mirrored", "sharded")),
+    Row("gan_two_optimizers", sample=("sharded",)),
     Row("generators_of_ones_own", sample=("mirrored",)),
     Row(
         "gpt_get_batch",
@@ -292,7 +292,7 @@ ROWS: list[Row] = [
     Row("losses_of_all_kinds"),
     Row("losses_of_single_samples"),
     Row("losses_weighed_by_uncertainty"),
-    Row("masked_mean_by_hand", sample=("mirrored",)),
+    Row("masked_mean_by_hand"),
     Row("masked_words"),
     Row(
         "matrix_factorisation_sparse",
@@ -321,9 +321,9 @@ ROWS: list[Row] = [
         reason="each batch is written into a buffer, in order",
     ),
     Row("moving_average_of_weights"),
-    Row("multi_task_heads", sample=("mirrored",)),
+    Row("multi_task_heads"),
     Row("nested_sequences"),
-    Row("norm_gradients_clamped", sample=("mirrored",)),
+    Row("norm_gradients_clamped"),
     Row("noise_by_hooks"),
     Row("noise_on_gradients"),
     Row("norm_on_whole_batches", sample=("mirrored",)),
@@ -395,7 +395,7 @@ ROWS: list[Row] = [
         expect="divides by cannot be told",
         reason="a correlation is over the whole batch",
     ),
-    Row("regression_in_order", sample=("sharded",)),
+    Row("regression_in_order"),
     Row("replay_memory"),
     Row("replayed_second_loader", logs="near the global one, the same on every rank", reason=NEAR),
     Row("reptile"),
@@ -419,7 +419,7 @@ ROWS: list[Row] = [
         logs="is of this rank's rows alone",
         reason="what is logged is not what backward starts from, but that before it was divided",
     ),
-    Row("script_that_distributes_itself", sample=("mirrored",)),
+    Row("script_that_distributes_itself"),
     Row(
         "scripted_for_saving",
         but={"sharded": "compiles a model whose parameters are whole"},
@@ -445,7 +445,7 @@ ROWS: list[Row] = [
     ),
     Row("segmentation_ignored_pixels"),
     Row("sharpness_aware"),
-    Row("siamese_pairs", sample=("mirrored",)),
+    Row("siamese_pairs"),
     Row("smoothed_divergence"),
     Row("speech_ctc"),
     Row(
@@ -495,7 +495,7 @@ ROWS: list[Row] = [
         reason="a weight is read of a part that was split when it trained by itself",
     ),
     Row("time_first"),
-    Row("token_mean_language_model", sample=("mirrored",)),
+    Row("token_mean_language_model"),
     Row("tokens_over_accumulation"),
     Row("transfer_then_unfreeze"),
     Row("translation_teacher_forcing"),
@@ -506,7 +506,7 @@ ROWS: list[Row] = [
     ),
     Row("two_loaders_zipped", logs="near the global one, the same on every rank", reason=NEAR),
     Row("two_passes_dropout"),
-    Row("vae_summed_loss", sample=("mirrored",)),
+    Row("vae_summed_loss"),
     Row(
         "vector_quantiser",
         expect="is a buffer that forward updates",

@@ -43,12 +43,13 @@ for writer in (before, made_up, own):
     writer.close()
 """
 LIMIT = 300
-ENV = {"OMP_NUM_THREADS": "1", IMPORTS: "torch,tensorflow"}
-"""TensorBoard imports TensorFlow where it is installed."""
+WITHOUT = "import sys, types; sys.modules['tensorboard.compat.notf'] = types.ModuleType('notf')"
+"""TensorBoard imports TensorFlow where it is installed and this is not."""
 
 
 def steps_of(files: list[str]) -> list[list[int]]:
     """Return the steps of the values of `loss` in each file."""
+    exec(WITHOUT)
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     return [
@@ -63,13 +64,18 @@ def steps_of(files: list[str]) -> list[list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("tensorboard"), reason="tensorboard is not installed")
-def test_a_summary_writer_writes_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "imports"),
+    [(WITHOUT, "torch"), pytest.param("", "torch,tensorflow", marks=pytest.mark.exhaustive)],
+    ids=["by itself", "by TensorFlow"],
+)
+def test_a_summary_writer_writes_once(tmp_path: Path, first: str, imports: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(first + SCRIPT)
     done = subprocess.run(
         [sys.executable, "-m", "dream", "run", "-n", "2", str(script)],
         cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
-        env=os.environ | ENV,
+        env=os.environ | {"OMP_NUM_THREADS": "1", IMPORTS: imports},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     files = [file.relative_to(tmp_path) for file in tmp_path.rglob("events*")]
@@ -77,7 +83,7 @@ def test_a_summary_writer_writes_once(tmp_path: Path) -> None:
     expected = {"before": 1, "runs": 1, "inside": 5, "rank-0": 1, "rank-1": 1}
     assert folders == expected, (files, done.stderr)
     written = [str(tmp_path / file) for file in files]
-    (found,) = dream.launch(steps_of, written, n=1, timeout=LIMIT, env=ENV)
+    (found,) = dream.launch(steps_of, written, n=1, framework="torch", timeout=LIMIT)
     for file, steps in zip(files, found, strict=True):
         if len(file.parts) == 2 or file.parts[0] == "runs":
             assert steps == [*range(5 if file.parts[0] == "before" else 3)], file

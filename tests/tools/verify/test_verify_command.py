@@ -29,15 +29,12 @@ Verify = Callable[..., tuple[int, dict[str, Any], str]]
 def verify(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Verify:
-    """The exit code, the figures, and all that is printed, for a script by its name. All of Keras's
-    are forked from one parent, whatever else they import."""
+    """The exit code, the figures, and all that is printed, for a script by its name."""
 
     def command(name: str, *given: str) -> tuple[int, dict[str, Any], str]:
         script, file = tmp_path / f"{name}.py", tmp_path / "out.json"
         script.write_text(ALL[name])
-        if "import keras" in ALL[name]:
-            for key, text in keras_on(os.environ.get("KERAS_BACKEND", "tensorflow")).items():
-                monkeypatch.setenv(key, text)
+        of_one_parent(name, monkeypatch)
         with pytest.raises(SystemExit) as ended:
             main(["verify", str(script), "--json", str(file), *given])
         shown = capsys.readouterr()
@@ -45,6 +42,13 @@ def verify(
         return int(ended.value.code or 0), figures, shown.out + shown.err
 
     return command
+
+
+def of_one_parent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all scripts of Keras's forked from one, whatever else they import."""
+    if "import keras" in ALL[name]:
+        for key, text in keras_on(os.environ.get("KERAS_BACKEND", "tensorflow")).items():
+            monkeypatch.setenv(key, text)
 
 
 def rulings(figures: dict[str, Any]) -> dict[str, str]:
@@ -78,12 +82,12 @@ def test_batches_that_keras_takes_at_once_are_one_step_and_said_so(verify: Verif
     ("name", "backend", "parameters"),
     [
         ("torch_step", "torch", 4),
-        ("keras_fit", "tensorflow", 4),
+        pytest.param("keras_fit", "tensorflow", 4, marks=pytest.mark.exhaustive),
         pytest.param("keras_fit", "torch", 4, marks=pytest.mark.exhaustive),
         pytest.param("keras_step", "tensorflow", 2, marks=pytest.mark.exhaustive),
         ("keras_tape", "tensorflow", 2),
         ("torch_scaler", "torch", 4),
-        ("keras_rivals", "tensorflow", 4),
+        pytest.param("keras_rivals", "tensorflow", 4, marks=pytest.mark.exhaustive),
     ],
 )
 def test_other_ways_to_train_are_equal(
@@ -176,9 +180,7 @@ def test_what_dream_said_of_a_loss_is_named_beside_the_causes(verify: Verify) ->
 @pytest.mark.parametrize(
     "name",
     [
-        "sum",
-        "dropout",
-        "shuffling",
+        *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("sum", "dropout", "shuffling")),
         "three_causes",
         "tape_unseeded",
         pytest.param("keras_dropout", marks=pytest.mark.exhaustive),
@@ -313,8 +315,11 @@ def test_autocast_inside_a_model_is_what_it_computes_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch_scaler", "keras_scaler"])
-def test_a_scaled_loss_is_recorded_as_the_script_computed_it(name: str, tmp_path: Path) -> None:
+def test_a_scaled_loss_is_recorded_as_the_script_computed_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scaled before or behind a division, and in a graph of TensorFlow's."""
+    of_one_parent(name, monkeypatch)
     losses = recorded(name, tmp_path, "--steps", "8").losses
     told = [float(line) for line in (tmp_path / f"{name}.py.1").read_text().split()]
     assert len(losses) >= 5
@@ -322,8 +327,11 @@ def test_a_scaled_loss_is_recorded_as_the_script_computed_it(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", ["torch_frozen", "keras_frozen"])
-def test_what_is_frozen_has_no_gradients_to_send(name: str, tmp_path: Path) -> None:
+def test_what_is_frozen_has_no_gradients_to_send(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor have BatchNorm's statistics: its scale and shift do, and the last layer."""
+    of_one_parent(name, monkeypatch)
     ran = recorded(name, tmp_path, "--steps", "2")
     assert ran.first.gradient_bytes == 4 * (2 * 16 + 16 * 4 + 4)
 
@@ -364,7 +372,10 @@ hooks = lambda: (keras.Model.__call__, keras.Model.train_on_batch, tf.GradientTa
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(name: str, tmp_path: Path) -> None:
+def test_nothing_is_in_the_path_of_a_script_that_is_not_verified(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_one_parent(name, monkeypatch)
     script = tmp_path / "script.py"
     script.write_text(
         HOOKS[name]

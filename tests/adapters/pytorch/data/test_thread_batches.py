@@ -14,7 +14,7 @@ from weakref import ref
 
 import pytest
 import torch
-from beside_plain import hold, in_cells
+from beside_plain import hold, of_replicas
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import _get_current_function_mode_stack
@@ -127,7 +127,7 @@ def trained(word: str) -> dict[str, list[float]]:
     return found
 
 
-@in_cells
+@of_replicas
 def test_a_thread_may_change_what_it_reads_ahead(word: str, ranks: int) -> None:
     hold(trained, word, ranks=ranks, within=2e-5)
 

@@ -80,7 +80,7 @@ def margin_that_numpy_takes_of_the_batch() -> Trained:
         radius.data = torch.tensor(float(np.quantile(far.detach().sqrt().numpy(), 0.7)))
         return value
 
-    return loop(mlp(), loss)
+    return loop(mlp(), loss, epochs=4)
 
 
 def margin_by_a_schedule() -> Trained:
@@ -158,7 +158,7 @@ def bias_by_a_batch() -> Trained:
 
 def codebook_that_follows_rows(first: int = 0) -> Trained:
     """first: the batch from which on it is used."""
-    passes, epochs = 0, 26 if first else 2
+    passes, epochs = 0, 39 if first else 2
     book = torch.linspace(-1, 1, 5 * WIDTH).view(5, WIDTH)
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
@@ -287,7 +287,7 @@ def parts_of_even_shares() -> Trained:
     """Whose rows are those of one device: a part each to an update, and to a loss."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y, z in DataLoader(Subset(classes().dataset, range(36)), batch_size=12):
+    for x, y, z in DataLoader(Subset(classes(samples=24).dataset, range(24)), batch_size=12):
         some = (x.shape[0], len(x) // 2)
         half = some[1]
         for part, wanted in zip(x.chunk(2), y.chunk(2), strict=True):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 Trained = tuple[list[torch.Tensor], list[float]]
 """(parameters, what the loop printed)"""
-SAMPLES, BATCH, WIDTH, CLASSES = 37, 8, 6, 4
+SAMPLES, BATCH, WIDTH, CLASSES = 21, 8, 6, 4
 
 
 def numbers(*shape: int, seed: int) -> torch.Tensor:
@@ -30,12 +30,9 @@ def mlp(outputs: int = CLASSES, inputs: int = WIDTH) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, outputs))
 
 
-def classes(*, shuffle: bool = False) -> DataLoader[Any]:
-    data = TensorDataset(
-        numbers(SAMPLES, WIDTH, seed=2),
-        integers(CLASSES, SAMPLES, seed=3),
-        numbers(SAMPLES, seed=4),
-    )
+def classes(*, shuffle: bool = False, samples: int = SAMPLES) -> DataLoader[Any]:
+    drawn = numbers(37, WIDTH, seed=2), integers(CLASSES, 37, seed=3), numbers(37, seed=4)
+    data = TensorDataset(*(each[:samples] for each in drawn))
     return DataLoader(data, batch_size=BATCH, shuffle=shuffle)
 
 
@@ -579,7 +576,7 @@ def line_search() -> Trained:
         model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe"
     )
     printed = []
-    for x, y, _ in classes():
+    for x, y, _ in classes(samples=37):
 
         def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
             optimizer.zero_grad()

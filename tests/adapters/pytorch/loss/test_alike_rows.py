@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from beside_plain import hold, in_cells
+from beside_plain import hold, of_replicas
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, TensorDataset
@@ -149,7 +149,7 @@ def learned(
     return float(sum(x.double().abs().sum() for x in states) + torch.rand(()))
 
 
-@in_cells
+@of_replicas
 def test_rows_alike_count_once(word: str, ranks: int) -> None:
     hold(trained, word, ranks=ranks, within=5e-6)
 

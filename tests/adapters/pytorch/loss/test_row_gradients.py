@@ -85,7 +85,7 @@ def learned(way: Callable[..., torch.Tensor], energy: Energy, given: str) -> flo
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     by = net if given == "own" or way is frozen else fixed
     for _ in range(2):
-        for (x,) in DataLoader(TensorDataset(torch.randn(22, 8)), batch_size=8, shuffle=True):
+        for (x,) in DataLoader(TensorDataset(torch.randn(14, 8)), batch_size=8, shuffle=True):
             z = way(by, x, energy)
             optimizer.zero_grad()
             ((net(z) - x) ** 2).mean().backward()

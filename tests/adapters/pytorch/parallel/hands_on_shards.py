@@ -134,7 +134,7 @@ def untouched(_: nn.Module) -> Acts:
 
 def trained(act: Callable[[nn.Module], Acts], make: Callable[..., Any] | None = None) -> list[Any]:
     torch.manual_seed(31)
-    data = TensorDataset(torch.randn(40, 5), 3 * torch.randn(40, 2))
+    data = TensorDataset(torch.randn(28, 5), 3 * torch.randn(28, 2))
     model = nn.Sequential(nn.Linear(5, 9), nn.Sigmoid(), nn.Linear(9, 2))
     acting = act(model)
     next(acting)

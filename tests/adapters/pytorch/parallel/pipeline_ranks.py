@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dream
 
 Figures = dict[str, Any]
-EPOCHS, BATCH = 5, 16
+EPOCHS, BATCH = 3, 16
 
 
 class Block(nn.Module):
@@ -53,7 +53,7 @@ class Reader(nn.Module):
         return self.head(x.view(batch, length, -1).mean(dim=1)) * (self.heat * scale)
 
 
-def data(samples: int = 61) -> TensorDataset:
+def data(samples: int = 29) -> TensorDataset:
     draw = np.random.default_rng(3)
     ids = torch.from_numpy(draw.integers(0, 11, size=(samples, 6)))
     return TensorDataset(ids, (ids.sum(dim=1) * 7) % 5)

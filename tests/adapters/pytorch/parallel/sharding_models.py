@@ -110,8 +110,8 @@ class Tower(nn.Module):
         return self.head(self.blocks(x))
 
 
-def sentences(count: int = 51) -> TensorDataset:
-    """Rows of 6 words, and a class that hangs on them; the last of batches of 16 is uneven."""
+def sentences(count: int = 19) -> TensorDataset:
+    """Rows of 6 words, and a class that hangs on them; the last of batches of 16 has three rows."""
     draw = np.random.default_rng(3)
     words = torch.from_numpy(draw.integers(0, WORDS, size=(count, 6)))
     return TensorDataset(words, words.sum(dim=1) % CLASSES)
@@ -125,7 +125,7 @@ def train(
     epochs: int = 2,
     between: Callable[[], object] = lambda: None,
 ) -> None:
-    """8 steps of the loop that users write, of which two are uneven."""
+    """4 steps of the loop that users write, of which two are uneven."""
     for _ in range(epochs):
         for x, y in DataLoader(data or sentences(), batch_size=16):
             optimizer.zero_grad()

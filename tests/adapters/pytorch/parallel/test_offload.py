@@ -13,7 +13,7 @@ from dream import ConfigurationError, Unsupported
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = str(tmp_path_factory.mktemp("kept"))
     job = offload_cases.everything

@@ -54,8 +54,17 @@ def results() -> list[dict[str, Any]]:
     return dream.launch(one_copy_scripts.everything, n=2, framework="torch", timeout=300)
 
 
-@pytest.mark.parametrize("case", [*one_copy_scripts.MAKES, "accumulate", "shares", "checkpoint"])
-def test_ten_uneven_steps_end_at_the_same_bits(case: str) -> None:
+CASES = [name for name in one_copy_scripts.MAKES if name not in one_copy_scripts.ALIKE]
+
+
+@pytest.mark.exhaustive
+def test_optimizers_of_like_states_end_at_the_same_bits() -> None:
+    for rank in dream.launch(one_copy_scripts.alike, n=2, framework="torch", timeout=300):
+        assert rank == dict.fromkeys(one_copy_scripts.ALIKE, "")
+
+
+@pytest.mark.parametrize("case", [*CASES, "accumulate", "shares", "checkpoint"])
+def test_uneven_steps_end_at_the_same_bits(case: str) -> None:
     assert [rank[case] for rank in results()] == ["", ""]
 
 

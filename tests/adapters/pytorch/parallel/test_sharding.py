@@ -37,8 +37,9 @@ def test_no_rank_ever_has_the_whole_of_a_model_made_on_meta() -> None:
         assert case["after"] == "nothing was raised", case
 
 
-def test_copies_are_split_too() -> None:
-    for what, case in figures("copies"):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_copies_are_split_too(ranks: int) -> None:
+    for what, case in figures("copies", ranks):
         assert case["output"] <= 1e-6, what
         assert max(case["state"].values()) <= 1e-6, what
         assert max(case["back"].values()) == 0.0, what
@@ -74,8 +75,9 @@ def test_what_was_made_before_the_block() -> None:
         assert case["late"].startswith("ConfigurationError: An optimizer that has already stepped")
 
 
-def test_a_penalty_on_parts_gives_the_numbers_of_one_device() -> None:
-    for what, case in figures("penalties"):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_penalty_on_parts_gives_the_numbers_of_one_device(ranks: int) -> None:
+    for what, case in figures("penalties", ranks):
         assert max(case.values()) <= 1e-6, (what, case)
 
 
@@ -110,7 +112,10 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("job", "ranks"), [("refusals", 2), ("in_one_process", 1)])
+@pytest.mark.parametrize(
+    ("job", "ranks"),
+    [("refusals", 2), pytest.param("in_one_process", 1, marks=pytest.mark.exhaustive)],
+)
 def test_a_keras_model_on_torch_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, job: str, ranks: int
 ) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dream
 
-SAMPLES, CLASSES = 22, 3
+SAMPLES, CLASSES = 11, 3
 
 
 class Block(nn.Module):

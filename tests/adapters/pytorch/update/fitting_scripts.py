@@ -47,7 +47,7 @@ def trained(
     wide: int = 33,
     **options: Any,
 ) -> dict[str, Any]:
-    """Uneven batches of four epochs, some words of each row left out. limited: ranks that have
+    """Uneven batches of two epochs, some words of each row left out. limited: ranks that have
     little memory; None for a training without `accumulate="auto"`."""
     options = options if limited is None else {"accumulate": "auto"} | options
     with dream.strategy("mirrored", **options) as strategy:
@@ -63,7 +63,7 @@ def trained(
         with little_memory() if few else nullcontext():
             losses = [
                 float(step(x, y))
-                for _ in range(4)
+                for _ in range(2)
                 for x, y in DataLoader(data, batch_size=16, shuffle=True)
             ]
         drawn = [torch.rand(()).item(), random.random()]
@@ -80,7 +80,7 @@ def everything() -> dict[str, Any]:
     for where in ("forward", "backward"):
         found[f"in {where}"] = trained(range(last + 1), where)
         found[f"in {where} on the last rank"] = trained([last], where)
-        found[f"in {where} on the last rank, later"] = trained([last], where, 9)
+        found[f"in {where} on the last rank, later"] = trained([last], where, 4)
     found["half precision"] = trained(None, precision="bfloat16")
     found["half precision on the last rank"] = trained([last], precision="bfloat16")
     found["whole batches"] = whole_batches(None)

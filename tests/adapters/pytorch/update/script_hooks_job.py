@@ -22,8 +22,8 @@ CLASSES, FEATURES = 5, 6
 
 def loader() -> DataLoader[Any]:
     draw = torch.Generator().manual_seed(3)
-    labels = torch.randint(-1, CLASSES, (43,), generator=draw)
-    return DataLoader(TensorDataset(torch.randn(43, FEATURES, generator=draw), labels), 8)
+    labels = torch.randint(-1, CLASSES, (27,), generator=draw)
+    return DataLoader(TensorDataset(torch.randn(27, FEATURES, generator=draw), labels), 8)
 
 
 def net() -> nn.Sequential:

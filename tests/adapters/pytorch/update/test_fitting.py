@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import dream
 
-STEPS = 12
+STEPS = 6
 RANKS = pytest.mark.parametrize("ranks", [1, 2])
 
 
