@@ -72,7 +72,7 @@ class TorchAdapter(Adapter):
         if own.world.world_size == 1 and cluster.started_by_dream():
             self._hooks.made("optimizer", _count_steps)
         if own.replicas > 1:
-            ReadNumbers(own.shares).subscribe(self._hooks)
+            ReadNumbers(own.shares, own.alike).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
         self._unsaved = UnsavedTraining(loops=plan.spec.update != "asynchronous" and not plan.mixed)

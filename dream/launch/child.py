@@ -160,7 +160,7 @@ def _fail(tell: Teller, error: BaseException) -> None:
     if isinstance(error, OSError):
         _explain(error)
     victim = looks_like_a_victim(error, str(error))
-    if victim:
+    if victim or _says_all(error):
         _shorten(error)
         trace = error.__traceback__
     text = "".join(traceback.format_exception(error))
@@ -170,9 +170,15 @@ def _fail(tell: Teller, error: BaseException) -> None:
     raise SystemExit(code)
 
 
+def _says_all(error: BaseException) -> bool:
+    """Whether its words say what is wrong with a line of the script, or with another rank."""
+    ours = any(kind.__name__ == "DreamError" for kind in type(error).__mro__)
+    return ours and error.__cause__ is None and error.__context__ is None
+
+
 def _shorten(error: BaseException) -> None:
-    """Leave out what frameworks did below the script's last line, as they waited for a rank that
-    was lost: another rank's error says why, and comes after this one."""
+    """Leave out what frameworks did below the script's last line: as they waited for a rank that
+    was lost, another's error says why, and comes after this one."""
     last, at = None, error.__traceback__
     while at is not None:
         name = at.tb_frame.f_globals.get("__name__", "")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from types import CodeType, FrameType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 
@@ -15,6 +15,7 @@ from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.private import be_whole, saved
+from dream.adapters.pytorch.update.same_numbers import Runs, SameNumbers, mark
 from dream.collectives import Communicator
 
 _OWN_SUMS = (
@@ -46,12 +47,15 @@ class ReadNumbers:
     """Says so once, where a loop that trains on shares reads a number, or takes one off its graph
     to add it up: any but a global loss, and that where it may be weighed by a rank's rows."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: Shares, runs: Runs = tuple) -> None:
+        """runs: parameters that every rank has alike, with their gradients."""
         self._shares = shares
+        self._same = SameNumbers(runs, lambda: shares.dealt)
         self._said = False
 
     def subscribe(self, hooks: Hooks) -> None:
         hooks.wrap("read", self._noting)
+        hooks.wrap("clip_norm", self._same.wrap_clip)
 
     def _noting(self, read: Callable[..., Any]) -> Callable[..., Any]:
         keeps = read.__name__ == "detach"  # of what is no number that is a matter of the model's
@@ -61,14 +65,33 @@ class ReadNumbers:
             if not (self._said or (keeps and x.dim()) or _trained(x)) and self._reads_shares():
                 caller = sys._getframe(1)
                 own = not _of_library(caller) and (
-                    not hasattr(x, "_dream_global") or _may_weigh(caller)
+                    not hasattr(x, "_dream_global") or self._may_weigh(caller)
                 )
+                if own and self._gives(x):
+                    made = read(x, *args, **kwargs)
+                    if keeps:
+                        mark(made)
+                    return made
                 if own:
                     self._said = True
                     logger.info(_OWN_SUMS)
             return read(x, *args, **kwargs)
 
         return wrapped
+
+    def _gives(self, x: torch.Tensor) -> bool:
+        """Whether every rank reads the same. This reads, too, what is not the loop's to read."""
+        self._said = True
+        try:
+            return self._same.gives(x)
+        finally:
+            self._said = False
+
+    def _may_weigh(self, caller: FrameType) -> bool:
+        """A loss that is left when the pass is over is the last one: nobody adds it up."""
+        if self._shares.current is None and _around(caller.f_code, caller.f_lasti).after:
+            return False
+        return _may_weigh(caller)
 
     def _reads_shares(self) -> bool:
         if torch.compiler.is_compiling():
@@ -86,9 +109,9 @@ def _may_weigh(frame: FrameType | None) -> bool:
     batches or in what that calls; not in a loop over epochs around it."""
     while frame is not None:
         if not _of_library(frame):
-            weighs, in_batches = _around(frame.f_code, frame.f_lasti)
-            if weighs or in_batches:
-                return weighs
+            around = _around(frame.f_code, frame.f_lasti)
+            if around.weighs or around.trains:
+                return around.weighs
         outermost = (
             frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
         )
@@ -96,22 +119,44 @@ def _may_weigh(frame: FrameType | None) -> bool:
     return False
 
 
+@final
+class _Around(NamedTuple):
+    """What code does around a place. weighs: by rows: it multiplies, or asks a size, in loops
+    around that, in a function without one anywhere. trains: one of these goes backward: of several,
+    the outermost is then one over epochs. after: the innermost of them goes backward in a loop of
+    its own, which is over."""
+
+    weighs: bool
+    trains: bool
+    after: bool
+
+
 @cache
-def _around(code: CodeType, at: int) -> tuple[bool, bool]:
-    """Return whether code weighs by rows what it reads at an offset: it multiplies, or asks a size,
-    in loops around that, in a function without one anywhere. And whether one of these goes
-    backward: of several, the outermost is then one over epochs."""
+def _around(code: CodeType, at: int) -> _Around:
     done = [*dis.get_instructions(code)]
     ends: dict[int, int] = {}
     for each in done:
         if "BACKWARD" in each.opname:
             ends[each.argval] = max(each.offset, ends.get(each.argval, 0))
-    loops = [[each for each in done if a <= each.offset <= b]
-             for a, b in sorted(ends.items(), reverse=True) if a <= at <= b]  # fmt: skip
-    if not loops:
-        return code.co_name != "<module>" and _weighs(done), False
-    trains = [any(each.argval == "backward" for each in loop) for loop in loops]
-    return _weighs(loops[-2 if any(trains[:-1]) else -1]), any(trains)
+    loops = sorted(ends.items(), reverse=True)
+    inside = [_between(done, *loop) for loop in loops if loop[0] <= at <= loop[1]]
+    if not inside:
+        weighs = code.co_name != "<module>" and _weighs(done)
+        return _Around(weighs, trains=False, after=False)
+    trains = [_trains(loop) for loop in inside]
+    first, last = inside[0][0].offset, inside[0][-1].offset
+    over = (loop for loop in loops if first < loop[0] and loop[1] < min(last, at))
+    after = any(_trains(_between(done, *loop)) for loop in over)
+    weighs = _weighs(inside[-2 if any(trains[:-1]) else -1])
+    return _Around(weighs, any(trains), after)
+
+
+def _between(done: Iterable[dis.Instruction], first: int, last: int) -> list[dis.Instruction]:
+    return [each for each in done if first <= each.offset <= last]
+
+
+def _trains(loop: Iterable[dis.Instruction]) -> bool:
+    return any(each.argval == "backward" for each in loop)
 
 
 def _weighs(done: Iterable[dis.Instruction]) -> bool:

@@ -204,6 +204,11 @@ class Parallelism(Held):
     def closed(self) -> None:
         """The block ends."""
 
+    def alike(self) -> Iterable[Sequence[torch.Tensor]]:
+        """Return parameters, a model's in a run, that are the same on every rank between steps, and
+        their gradients after backward."""
+        return ()
+
     def hear_last(self) -> None:
         """The block has ended, by no error: hear what no later step will."""
 

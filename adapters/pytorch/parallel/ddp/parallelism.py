@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
@@ -202,6 +202,12 @@ class Averaging(Synchronous):
 
     def _called(self) -> Callable[[], bool]:
         return self._backward.waits
+
+    def alike(self) -> Iterable[Sequence[torch.Tensor]]:
+        if self._once is not None or self.training.updates is not None:
+            return ()
+        bare = [p for each in self.registry.bare.values() if (p := each()) is not None]
+        return [*(root.trained for root in self.registry.roots), bare]
 
     def find_unused(self) -> None:
         self._reducing["find_unused"] = True

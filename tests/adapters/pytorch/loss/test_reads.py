@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from threading import Thread
 
 import pytest
 import torch
+from reads_scripts import OWN, QUIET
 
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
@@ -147,3 +153,24 @@ def test_only_a_loop_that_reads_its_part_is_told(
     finally:
         hooks.close()
     assert len(caplog.records) == (told and parts > 1)
+
+
+JOB = Path(__file__).with_name("reads_job.py")
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def said(request: pytest.FixtureRequest) -> Mapping[str, list[str]]:
+    command = [sys.executable, "-m", "dream", "run", "-n", str(request.param), str(JOB)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+
+
+@pytest.mark.parametrize("name", QUIET | OWN)
+def test_numbers_that_every_rank_has_alike_are_not_named(
+    said: Mapping[str, list[str]], name: str
+) -> None:
+    assert sum("rows alone" in line for line in said[name]) == (name in OWN)
