@@ -27,6 +27,7 @@ from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
 from dream.adapters.pytorch.loss.coupling.joined import batches_of, joined_by
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
+from dream.adapters.pytorch.loss.coupling.numbers import NumbersMet
 from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
     LEFT_OUT,
@@ -43,7 +44,6 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     leaves_of,
     node_of,
     not_tried,
-    numbers_met,
     of_torch,
     place_of,
     sorted_out,
@@ -91,9 +91,7 @@ class Lineage(TorchFunctionMode):
         self._calls = self._passes = 0
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
-        self.kept, self._cuts = KeptRows(), Cuts()
-        self._numbers: dict[tuple[str, float], Any] = {}
-        self._read: set[float] = set()
+        self.kept, self._cuts, self._numbers = KeptRows(), Cuts(), NumbersMet()
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -153,8 +151,7 @@ class Lineage(TorchFunctionMode):
         self._follows = self._looked = self._awake = self.sees_all = False
         self._calls, self._inside = 0, None
         self.kept.end()
-        self._numbers.clear()
-        self._read.clear()
+        self._numbers.forget()
         self._origins.clear()
         self._inputs.clear()
         self._turned.clear()
@@ -233,18 +230,14 @@ class Lineage(TorchFunctionMode):
         if self._calls > _MOST:
             self.end()
             return func(*args, **given)
-        met = numbers_met(name, (args, given), leaves, origins, self._read)
-        for key, number, of in () if inside else met:
-            if key not in self._numbers:
-                self._numbers[key] = of  # another would have its id, on some ranks, once it is gone
-                self._inputs.append(number)
+        if not inside:
+            self._inputs += self._numbers.new(name, (args, given), leaves, origins)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
         for x, own in self.kept.note(name, made, leaves, of_rows=True):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
-        if type(made) in (int, float) and isinstance(next(iter(origins.values())), MixedRows):
-            self._read.add(made)
+        self._numbers.note_read(made, origins)
         return made
 
     def _left_out(

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
@@ -102,10 +101,6 @@ order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
-_ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
-_WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divide", "mul", "rmul",
-                  "imul", "multiply", "pow"}  # fmt: skip
-"""What numbers are no sizes in."""
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
@@ -129,36 +124,6 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def tensors_of(made: Any) -> list[torch.Tensor]:
     return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
-
-
-def numbers_in(tree: Any, read: Collection[float] = ()) -> Iterator[float]:
-    """Yield those of Python's that are no counts, nor one by a count. read: those that are."""
-    for each in leaves_of(tree):
-        if type(each) in (int, float) and each in read:
-            yield float(each)
-        if type(each) is not float or not isfinite(each) or each.is_integer():
-            continue
-        if not (1.0 / each).is_integer():
-            yield each
-
-
-def numbers_met(
-    name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin],
-    read: Collection[float],
-) -> Iterator[tuple[tuple[str, float], MixedRows, Any]]:  # fmt: skip
-    """Yield the numbers that rows are combined with, each with a key, and with what the key is of
-    as long as that lives: such as were worked out of a batch, be it by NumPy, differ over the
-    ranks. Those of rows that are trained on are looked at in a loss's graph, which keeps none that
-    is added. read: what the script has read of all rows, be it a count."""
-    rows = any(isinstance(each, OfRows) for each in origins.values())
-    if any(x.requires_grad for x in leaves) and not (rows and name.strip("_") in _ADDS):
-        return
-    for each in numbers_in(tree, read if name.strip("_") in _WORKS else ()):
-        number = torch.tensor(each, dtype=torch.float64)
-        yield (name, each), MixedRows(f"a number in {name}", number), each
-    for x in leaves if rows else ():
-        if not (x.dim() or x.requires_grad or id(x) in origins) and x.is_floating_point():
-            yield (name, float(id(x))), MixedRows(f"a number in {name}", x.detach().clone()), x
 
 
 def node_of(x: torch.Tensor) -> Any:
