@@ -62,7 +62,7 @@ class RecordRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepPace:
     """first_step: seconds since 1970; clocks: when each step was told of, by a clock that all ranks
     of a machine share; sent: bytes over sockets in a step, the mean, None where nobody counts or
     there was but one; entered_bytes: resident when the first block was entered; peak_bytes: the
@@ -97,9 +97,9 @@ class Clock:
         if done & (done - 1) == 0:  # 1, 2, 4, ...: to look takes a while
             self._sent[done] = machine.bytes_sent()
 
-    def pace(self) -> Pace:
+    def pace(self) -> StepPace:
         """Until now."""
-        return Pace(
+        return StepPace(
             self._first, tuple(self._clocks), self._each(), self._entered, machine.peak_bytes()
         )
 
@@ -214,7 +214,7 @@ class Record:
     statistics: tuple[str, ...] = ()
     datasets: tuple[int, ...] = ()
     gradient_bytes: int = 0
-    pace: Pace = field(default_factory=Pace)
+    pace: StepPace = field(default_factory=StepPace)
     staleness: Mapping[str, object] | None = None
     lines: tuple[str, ...] = ()
 
@@ -256,7 +256,7 @@ def read(folder: Path, rank: int) -> Record:
     for name in ("draws", "statistics", "datasets", "lines"):
         said[name] = tuple(said[name])
     pace = said["pace"]
-    said["pace"] = Pace(**pace | {"clocks": tuple(pace["clocks"])})
+    said["pace"] = StepPace(**pace | {"clocks": tuple(pace["clocks"])})
     return Record(**said)
 
 

@@ -19,7 +19,7 @@ from dream._topology import Cluster
 from dream.strategies import registry
 from dream.strategies.spec import FRAMEWORKS
 from dream.tools import frameworks, record
-from dream.tools.record import Clock, Pace, Record, RecordRequest, Step, Traits
+from dream.tools.record import Clock, Record, RecordRequest, Step, StepPace, Traits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Seeding:
 _KERAS = "keras.src.models.model.Model"
 
 
-class Stop(SystemExit):
+class StopTraining(SystemExit):
     """The script has trained as long as was asked: it ends here, as by `sys.exit`."""
 
 
@@ -114,7 +114,7 @@ class Recorder(Observer):
         rank, for all take the same steps."""
         if len(self._steps) >= self.request.steps:
             self.finish(stopped=True)
-            raise Stop(0)
+            raise StopTraining(0)
 
     def step(
         self,
@@ -192,7 +192,7 @@ class Recorder(Observer):
         record.write(self.request.folder, told, parameters)
 
     def _record(
-        self, traits: Sequence[Traits], pace: Pace, gradient_bytes: int, *, stopped: bool
+        self, traits: Sequence[Traits], pace: StepPace, gradient_bytes: int, *, stopped: bool
     ) -> Record:
         who = self._adapter
         return Record(

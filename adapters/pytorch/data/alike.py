@@ -1,7 +1,8 @@
-"""A digest of samples, to be compared between ranks."""
+"""What is in samples and tensors, as a number: to be compared between ranks, or with later."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ _DEEP = 3
 """Datasets that are looked into, each of which takes samples of the next."""
 _GLANCE = 1024
 """Elements of each array that are looked at."""
+_MOST = 1 << 18
+"""Elements of a tensor that are looked at."""
 
 
 def digest_of(value: Any, digest: int = 0) -> int:
@@ -86,3 +89,22 @@ def _digest_of_sample(data: Any, index: int, held: list[Any]) -> int | None:
         take_back(held, own)
         for owner, name, value in counted:
             owner[name] = value
+
+
+def contents_of(x: torch.Tensor) -> int:
+    """Return a number that differs where its bytes do, or, of a large tensor, where some of them
+    that lie evenly in it do; and where shapes do."""
+    flat = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    flat = flat.detach().resolve_neg().reshape(-1)
+    flat = flat[:: len(flat) // _MOST + 1].to("cpu").clone()  # NumPy marks memory that it is shown
+    given = flat.contiguous().view(torch.uint8).numpy().data
+    return zlib.crc32(given, zlib.crc32(repr(tuple(x.shape)).encode()))
+
+
+def is_lent(x: torch.Tensor) -> bool:
+    """Whether others than torch may write into its memory, unseen: NumPy, which gave it or was
+    shown it."""
+    try:
+        return x.device.type == "cpu" and not x.untyped_storage().resizable()
+    except (RuntimeError, NotImplementedError):
+        return False

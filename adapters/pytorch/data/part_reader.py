@@ -33,7 +33,7 @@ _NUMPY: Any = np.random  # whose generator can be another: not in its types
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """What the next batch takes of a worker's parts on this rank.
 
     of: which pass. counts: samples of each place, 0 for those of other ranks. micros: parts that it
@@ -137,7 +137,7 @@ class PartsReader(Dataset[Read]):
         self.init = loader.worker_init_fn
         self._open: dict[int, dict[int, PartReader]] = {}
 
-    def __getitem__(self, request: Request) -> Read:
+    def __getitem__(self, request: BatchRequest) -> Read:
         samples: list[Any] = []
         counts, found = [0] * PARTS, [0] * PARTS
         with _generators_stay():
@@ -154,7 +154,7 @@ class PartsReader(Dataset[Read]):
         """A pass is over."""
         self._open.pop(of, None)
 
-    def _part(self, request: Request, place: int) -> PartReader:
+    def _part(self, request: BatchRequest, place: int) -> PartReader:
         if request.of not in self._open:
             if get_worker_info() is not None:  # one pass at a time there
                 self._open.clear()
@@ -165,14 +165,14 @@ class PartsReader(Dataset[Read]):
             parts[place] = self._made(number, request.seed + number)
         return parts[place]
 
-    def _look(self, request: Request, number: int) -> int:
+    def _look(self, request: BatchRequest, number: int) -> int:
         """A digest of how a part begins, from the seed that all are looked at with."""
         return digest_of(self._made(number, request.seed).read(_LOOKED_AT))
 
     def _made(self, number: int, seed: int) -> PartReader:
         return PartReader(self._dataset, number, self._workers * PARTS, seed, self.init)
 
-    def _collated(self, samples: list[Any], request: Request) -> tuple[list[Any], bool]:
+    def _collated(self, samples: list[Any], request: BatchRequest) -> tuple[list[Any], bool]:
         if not samples:
             return [], False
         before = digests() if request.look else None

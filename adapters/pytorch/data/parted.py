@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.fetch import say
-from dream.adapters.pytorch.data.part_reader import PartsReader, Read, Request, runs
+from dream.adapters.pytorch.data.part_reader import BatchRequest, PartsReader, Read, runs
 from dream.adapters.pytorch.data.shares import empty
 from dream.adapters.pytorch.data.streams import Dealt
 from dream.collectives import Communicator
@@ -27,13 +27,13 @@ _BY_ITSELF = (
 
 
 @final
-class Requests(Sampler[Request]):
+class Requests(Sampler[BatchRequest]):
     """What the batches of a pass take on this rank. Set for each."""
 
     def __init__(self) -> None:
-        self.now: Callable[[], Iterator[Request]] = lambda: iter(())
+        self.now: Callable[[], Iterator[BatchRequest]] = lambda: iter(())
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         return self.now()
 
 
@@ -90,7 +90,7 @@ class PartedStream:
 
     def _ask(
         self, order: PartedOrder, number: int, seed: int, micros: int, asked: list[int]
-    ) -> Iterator[Request]:
+    ) -> Iterator[BatchRequest]:
         """asked: the micro-batches of each request, for whom reads the answers."""
         ranks, mine = self._ranks, owned(self._ranks.rank, self._ranks.world_size)
         batch = 0
@@ -99,7 +99,7 @@ class PartedStream:
             asked.append(max(1, min(micros, most)))
             own = tuple(c if mine.start <= p < mine.stop else 0 for p, c in enumerate(counts))
             look = number == 1 and batch == 0
-            yield Request(number, batch % self._workers, seed, own, asked[-1], look)
+            yield BatchRequest(number, batch % self._workers, seed, own, asked[-1], look)
             batch += 1
 
     def _exchanged(

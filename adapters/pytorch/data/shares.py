@@ -30,7 +30,7 @@ _LEFT = 2
 """Batches that are still there after a loop: the last one, and that which was trained on last."""
 
 
-class Following(Protocol):
+class BatchFollower(Protocol):
     """What follows the batches of a loop."""
 
     alike: WholeRows | None
@@ -145,7 +145,7 @@ class Shares:
         """Whether another thread reads, and may draw as it does."""
         return any(reading.apart for reading in self._readings.values())
 
-    def follow_by(self, lineage: Following) -> None:
+    def follow_by(self, lineage: BatchFollower) -> None:
         """Have what is made of batches be followed, and what is made of rows that are no share."""
         self.follow, self._passed, lineage.alike = lineage.begin, lineage.ended, self.alike
         self.alike.woken = lineage.wake

@@ -32,7 +32,7 @@ Dealt = tuple[list[Share], int, list[Any]]
 """This rank's shares of a global batch, a digest of that, and the shares' samples."""
 
 
-class Parts(Protocol):
+class StreamParts(Protocol):
     """Reads a rank's parts of a stream alone.
 
     facts: what must be the same where a pass is gone on with.
@@ -170,7 +170,7 @@ class DealtStream:
         reads: Reads,
         told_by: Communicator | None = None,
         micros: Callable[[], int] = lambda: 1,
-        parts: Parts | None = None,
+        parts: StreamParts | None = None,
     ) -> None:
         facts = {"batch_size": loader.batch_size} | ({} if seed is None else {"seed": seed})
         facts |= {} if parts is None else parts.facts

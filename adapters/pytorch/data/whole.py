@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 
 from dream._log import logger
-from dream.adapters.pytorch.data.contents import contents_of, is_lent
+from dream.adapters.pytorch.data.alike import contents_of, is_lent
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.sites import place_in_script
 from dream.data.partition import Share

@@ -11,7 +11,7 @@ import torch
 
 from dream.adapters.keras.update.auto_recompute import Call, Chooser
 from dream.adapters.keras.update.runs import Run
-from dream.adapters.pytorch.update.auto_recompute import AutoRecompute, Recorder
+from dream.adapters.pytorch.update.auto_recompute import AutoRecompute, PassRecorder
 from dream.collectives import Communicator
 
 _NONE = torch.nn.Module()
@@ -27,7 +27,7 @@ class MeasuringChooser(Chooser):
     ) -> None:
         super().__init__(model)
         self._auto = AutoRecompute(budget, world, calls=calls, watch=self._watch)
-        self._recorder: Recorder | None = None
+        self._recorder: PassRecorder | None = None
 
     def trains(self, training: Any) -> bool:
         return bool(training is not False and torch.is_grad_enabled())
@@ -50,7 +50,7 @@ class MeasuringChooser(Chooser):
             self._recorder.keep()
 
     @contextmanager
-    def _watch(self, recorder: Recorder, model: Any, skips: Any) -> Iterator[None]:
+    def _watch(self, recorder: PassRecorder, model: Any, skips: Any) -> Iterator[None]:
         del model, skips
         self._recorder = recorder
         try:

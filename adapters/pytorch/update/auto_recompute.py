@@ -26,7 +26,9 @@ from dream.adapters.pytorch.private import (
 from dream.collectives import Communicator
 from dream.update.recomputing import Block, Measured, blocks_of, choose
 
-Watch = Callable[["Recorder", nn.Module, Callable[[nn.Module], bool]], AbstractContextManager[None]]
+Watch = Callable[
+    ["PassRecorder", nn.Module, Callable[[nn.Module], bool]], AbstractContextManager[None]
+]
 Forward = Callable[..., Any]
 _SHARE = 0.9
 """Of a device's free memory: the rest is for what backward makes."""
@@ -75,7 +77,7 @@ class AutoRecompute:
 
     def measure(self, model: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Run a training call of the model."""
-        recorder = Recorder(model)
+        recorder = PassRecorder(model)
         with recorder.keeping(), self._watch(recorder, model, self._skips):
             output = forward(*args, **kwargs)
         self._measured = recorder.measured()
@@ -126,7 +128,7 @@ class _BlockCall(Wrapper):
     """The calls of one block while it is measured."""
 
     def __init__(
-        self, inner: Forward, recorder: Recorder, name: str, block: nn.Module, *, takes: bool
+        self, inner: Forward, recorder: PassRecorder, name: str, block: nn.Module, *, takes: bool
     ) -> None:
         super().__init__(inner)
         self._recorder, self._name, self._block, self._takes = recorder, name, block, takes
@@ -142,7 +144,7 @@ class _BlockCall(Wrapper):
 
 
 @final
-class Recorder:
+class PassRecorder:
     """One forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -246,7 +248,7 @@ class Recorder:
 
 @contextmanager
 def _hooked(
-    recorder: Recorder, model: nn.Module, skips: Callable[[nn.Module], bool]
+    recorder: PassRecorder, model: nn.Module, skips: Callable[[nn.Module], bool]
 ) -> Iterator[None]:
     """Have the recorder told of each call of a part, by its hook."""
     hooks = []

@@ -41,7 +41,7 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-class Cuts(Protocol):
+class CutsBatch(Protocol):
     """Cuts a batch into `most` micro-batches."""
 
     most: int
@@ -49,7 +49,7 @@ class Cuts(Protocol):
     def __call__(self, batch: Batch) -> Sequence[tuple[Batch, Any]]: ...
 
 
-class Passes(Protocol):
+class MicroPasses(Protocol):
     """A model's, which may end before their time."""
 
     def run(self, batch: Batch, weight: Any, *, first: bool, last: bool) -> None: ...
@@ -67,9 +67,9 @@ class FittingStep:
     def __init__(
         self,
         model: nn.Module,
-        passes: Passes,
+        passes: MicroPasses,
         optimizer: Optimizer,
-        cut: Cuts,
+        cut: CutsBatch,
         updates: Updates,
     ) -> None:
         self._model, self._passes, self._optimizer = model, passes, optimizer

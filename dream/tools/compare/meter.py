@@ -41,7 +41,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MeterReading:
     """steps, samples: so far; sent: bytes over sockets so far, None where nobody counts."""
 
     clock: float
@@ -65,7 +65,7 @@ class Meter:
         self.steps = 0
         self.slow = slow
         self._counting = Lock()
-        self._marks: list[Mark] = []
+        self._marks: list[MeterReading] = []
         self._began = self._step_began = 0.0
         self._aside = 0.0
 
@@ -102,7 +102,7 @@ class Meter:
 
     def _mark(self, samples: int) -> None:
         now = monotonic() - self._aside
-        self._marks.append(Mark(now, self.steps, samples, machine.bytes_sent()))
+        self._marks.append(MeterReading(now, self.steps, samples, machine.bytes_sent()))
 
     @property
     def epoch_seconds(self) -> list[float]:
@@ -130,7 +130,7 @@ class Meter:
         return (stop.sent - start.sent) / (stop.steps - start.steps)
 
     @property
-    def _measured(self) -> tuple[Mark, Mark]:
+    def _measured(self) -> tuple[MeterReading, MeterReading]:
         """From the end of the warm-up, which is the first epoch, or where there is but one, its
         first step, to the end."""
         return self._marks[1 if len(self.losses) > 1 else 0], self._marks[-1]

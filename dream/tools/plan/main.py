@@ -23,7 +23,7 @@ from dream.tools.plan.asked import PlanRequest, TrainingSpec
 from dream.tools.plan.calibrate import ThisMachine
 from dream.tools.plan.forecast import Source, best, forecast, ops_of
 from dream.tools.plan.hardware import Hardware, Machine
-from dream.tools.plan.measure import RANKS, Measured, measure, run, slowest
+from dream.tools.plan.measure import RANKS, MeasuredStep, measure, run, slowest
 from dream.tools.plan.planned import ModelPlan
 from dream.tools.plan.readings import Trial, TrialJob
 from dream.tools.plan.sketch import Candidate, ModelFacts, candidates
@@ -168,7 +168,7 @@ def _machine(
 
 def _runs(
     asked: PlanRequest, plan: ModelPlan, told: ModelFacts, held: ModelProcess, wish: Wish
-) -> list[Measured]:
+) -> list[MeasuredStep]:
     """Forecast for this machine's own ranks, and measure what comes of it."""
     training = replace(asked.training, fused=False)
     here = replace(asked, training=training)

@@ -31,7 +31,7 @@ _TELLING = {"TF_CPU_ALLOCATOR_USE_BFC": "1"}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A forecast and what came of it. peak: bytes, of the rank that had most; seconds: median of
     the slowest rank; given: as in Trial. trouble: why nothing was measured, else "".
     """
@@ -85,22 +85,22 @@ def measure(
     framework: Framework,
     forecasts: Sequence[Forecast],
     timeout: float,
-) -> list[Measured]:
+) -> list[MeasuredStep]:
     return [_measured(asked, batch, framework, one, timeout) for one in forecasts]
 
 
 def _measured(
     asked: PlanRequest, batch: int, framework: Framework, one: Forecast, timeout: float
-) -> Measured:
+) -> MeasuredStep:
     for _ in range(_TRIES):
         job = TrialJob(asked.place, asked.training, batch, one.candidate.shares, _STEPS)
         found = run(job, framework, one.candidate, timeout)
         if not isinstance(found, str) or _KILLED not in found:
             break
     if isinstance(found, str):
-        return Measured(one, 0, 0.0, None, found)
+        return MeasuredStep(one, 0, 0.0, None, found)
     busiest = max(found, key=lambda trial: sum((trial.given or {}).values()))
-    return Measured(
+    return MeasuredStep(
         one,
         max(trial.peak for trial in found),
         slowest(found),

@@ -15,13 +15,15 @@ from dream.launch.joined.threads import cores
 from dream.tools import tables
 from dream.tools.plan.forecast import Forecast, best
 from dream.tools.plan.goodput import HOUR, Goodput
-from dream.tools.plan.measure import MEMORY, TIME, Measured, on_gloo
+from dream.tools.plan.measure import MEMORY, TIME, MeasuredStep, on_gloo
 from dream.tools.plan.planned import ModelPlan, Point
 from dream.tools.plan.sketch import STRATEGY_KINDS
 from dream.tools.tables import note, screen, table
 
 
-def show(plan: ModelPlan, runs: Sequence[Measured] = (), console: Console | None = None) -> None:
+def show(
+    plan: ModelPlan, runs: Sequence[MeasuredStep] = (), console: Console | None = None
+) -> None:
     """Print everything; stdout, where no console is given."""
     console = console or screen()
     console.print(Text(_headline(plan), style="bold"), soft_wrap=True)
@@ -150,7 +152,7 @@ def _goodputs(found: Sequence[tuple[Forecast, Goodput]]) -> Table:
     return shown
 
 
-def _runs(runs: Sequence[Measured]) -> Table:
+def _runs(runs: Sequence[MeasuredStep]) -> Table:
     shown = table(
         "strategy", "ranks", "peak", "peak\nmeasured", "error", "given", "given,\nmeasured", "step",
         "step\nmeasured", "error", words=["strategy"],
@@ -180,7 +182,7 @@ def _error(error: float, bound: float) -> Text:
     return Text(f"{error:+.1%}", style="red" if abs(error) > bound else "")
 
 
-def _about(runs: Sequence[Measured]) -> Iterator[str]:
+def _about(runs: Sequence[MeasuredStep]) -> Iterator[str]:
     """Say what the measured figures are worth."""
     if not runs:
         return
@@ -218,7 +220,7 @@ def duration(value: float) -> str:
 Figures = dict[str, object]
 
 
-def document(plan: ModelPlan, runs: Sequence[Measured]) -> Figures:
+def document(plan: ModelPlan, runs: Sequence[MeasuredStep]) -> Figures:
     """Return what `--json` writes. Sizes in bytes, times in seconds. take: what
     `dream.strategy("auto", plan=FILE)` takes; null where nothing fits."""
     taken = best(plan.forecasts)
@@ -270,7 +272,7 @@ def _point_figures(point: Point) -> Figures:
     }
 
 
-def _measured_figures(run: Measured) -> Figures:
+def _measured_figures(run: MeasuredStep) -> Figures:
     if run.trouble:
         return {"forecast": _forecast_figures(run.forecast), "trouble": run.trouble}
     return {

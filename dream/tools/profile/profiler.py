@@ -17,7 +17,7 @@ from dream.stall.phases import Phase
 from dream.strategies import registry
 from dream.tools import frameworks
 from dream.tools.profile.spans import CollectiveCall, ProfileRequest, RankProfile, Span
-from dream.tools.recorder import Stop
+from dream.tools.recorder import StopTraining
 
 _TRIES = 2000
 clock = time.monotonic
@@ -122,9 +122,9 @@ class Profiler(Observer):
         self._ends.append(clock())
 
     def stop(self) -> None:
-        """End the script, as by `sys.exit`. Raises Stop."""
+        """End the script, as by `sys.exit`. Raises StopTraining."""
         self.finish()
-        raise Stop(0)
+        raise StopTraining(0)
 
     def finish(self) -> None:
         """Write everything down, once."""

@@ -15,7 +15,7 @@ import torch
 
 from dream._log import logger
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.contents import contents_of
+from dream.adapters.pytorch.data.alike import contents_of
 from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage

@@ -36,7 +36,7 @@ class HeldTable:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Held:
+class FittedTable:
     """rows: the first one is what the constant was fitted on."""
 
     table: Table
@@ -62,7 +62,7 @@ class Held:
         return median(self.errors) <= MEDIAN and max(self.errors) <= WORST
 
 
-def hold(one: Table) -> Held:
+def hold(one: Table) -> FittedTable:
     """All forecasts grow with their constant."""
     least, most, first = 0.0, 1.0, one.rows[0]
     for _ in range(_HALVINGS):
@@ -71,7 +71,7 @@ def hold(one: Table) -> Held:
             least = constant
         else:
             most = constant
-    return Held(
+    return FittedTable(
         one,
         constant,
         [HeldTable(row.label, row.published, row.foretell(constant)) for row in one.rows],
@@ -98,7 +98,7 @@ def main(json: Path | None, plot: Path | None, console: Console | None = None) -
     return all(held.within for held in found)
 
 
-def _show(held: Held, console: Console) -> None:
+def _show(held: FittedTable, console: Console) -> None:
     console.print(Text(held.table.title, style="bold"), soft_wrap=True)
     rows = table("", "published", "foretold", "error", words=[""])
     for number, row in enumerate(held.rows):
@@ -116,7 +116,7 @@ def _show(held: Held, console: Console) -> None:
     console.print()
 
 
-def _document(held: Held) -> dict[str, object]:
+def _document(held: FittedTable) -> dict[str, object]:
     """Return what `--json` writes of a table."""
     right, pairs = held.pairs
     return {
@@ -133,7 +133,7 @@ def _document(held: Held) -> dict[str, object]:
     }
 
 
-def _draw(found: Sequence[Held], path: Path) -> None:
+def _draw(found: Sequence[FittedTable], path: Path) -> None:
     """Draw what was foretold over what was published, a panel a table."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

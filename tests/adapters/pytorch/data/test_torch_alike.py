@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dream.adapters.pytorch.data.contents import contents_of, is_lent
+from dream.adapters.pytorch.data.alike import contents_of, is_lent
 
 LARGE = torch.full((3, 4), 1e7)
 
