@@ -58,6 +58,8 @@ class CheckpointError(DreamError, RuntimeError):
     """A checkpoint is torn, missing or of another model."""
 
 
+_FEW = 8
+"""Ranks in a row that are told one by one."""
 _PUBLIC = (ConfigurationError, Unsupported, NotInstalled, WorkerFailed, Desynchronized,
            CheckpointError, DreamError)  # fmt: skip
 
@@ -80,6 +82,19 @@ def said(text: str, *kinds: type[DreamError]) -> str:
     names = "|".join(kind.__name__ for kind in kinds)
     found = re.findall(rf"^\s*(?:dream\.[\w.]*)?(?:{names}): (.*)$", text, re.MULTILINE)
     return str(found[-1]) if found else ""
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """Return `rank 3`, or `ranks 0, 2, 5-99`: of hundreds nobody reads each."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    many = len(runs) > 1 or len(runs[0]) > 1
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > _FEW else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' * many} {', '.join(parts)}"
 
 
 def unknown(kind: str, received: str, known: Iterable[str]) -> ConfigurationError:

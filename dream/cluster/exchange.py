@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import final
 
-from dream._errors import WorkerFailed
+from dream._errors import WorkerFailed, listed
 from dream._topology import Cluster, Endpoint
 from dream.cluster import launchers, settings
 from dream.cluster.entrance import Welcome, expect, greet, new_word
@@ -170,9 +170,9 @@ def _put(store: Rendezvous, key: str, value: bytes, timeout: float) -> None:
 
 
 def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
-    ranks = ", ".join(key.rpartition("/")[2] for key in keys)
+    absent = listed(int(key.rpartition("/")[2]) for key in keys)
     return WorkerFailed(
-        f"Of {cluster.world_size} ranks, these did not check in within {timeout:g} s: {ranks}. "
+        f"Of {cluster.world_size} ranks, some did not check in within {timeout:g} s: {absent}. "
         f"Received by rank {cluster.rank} from {cluster.source}. Every rank must enter the block: "
         f"check what those ranks do before it, or raise {settings.STARTUP_SECONDS}."
     )

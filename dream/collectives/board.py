@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import final
 
 from dream import stall
-from dream._errors import Desynchronized, WorkerFailed
+from dream._errors import Desynchronized, WorkerFailed, listed
 from dream.collectives.links import Links, Wait
 
 DIGEST_BITS = 48
@@ -86,7 +86,7 @@ def disagreement(said: Mapping[int, str]) -> Desynchronized:
     ranks_of: dict[str, list[int]] = {}
     for rank, words in said.items():
         ranks_of.setdefault(words, []).append(rank)
-    told = "; ".join(f"{_named(ranks)}: {words}" for words, ranks in ranks_of.items())
+    told = "; ".join(f"{listed(ranks)}: {words}" for words, ranks in ranks_of.items())
     return Desynchronized(
         f"The ranks are not in the same call. Received: {told}. Make the same calls in the same "
         "order on every rank, with the same dtype, shape and arguments."
@@ -110,10 +110,6 @@ def departure(rank: int, doing: str) -> WorkerFailed:
         "that rank's own error message.",
         rank=rank,
     )
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 _HEAD = struct.Struct("<QQHH")

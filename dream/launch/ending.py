@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from dream._errors import listed
 from dream.cluster.settings import GO_ON_LATER
 
 EARLY = (
@@ -16,7 +17,7 @@ EARLY = (
 """Why a rank most often leaves before the others."""
 
 _BLAMES = re.compile(
-    r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)(?:, \d+)* "
+    r"(?:Desynchronized|WorkerFailed): (?:The server of rank|Ranks?) (\d+)[-, \d]* "
     r"(did not come.*?|is gone.*?)\. Received: (.*?)\. (?:Make|Match|Look|See)"
 )
 """What `stall`, `collectives.board` and the servers' `door` say of a rank that is waited for."""
@@ -141,7 +142,7 @@ def describe(
     """Return the last message. seconds: since the start; ended: ranks that had to be ended with it;
     shown: ranks whose own last words are on screen, and not quoted again."""
     first, victim = cause.first, cause.victim
-    others = f" Ended with it: {ranks(ended)}." if ended else ""
+    others = f" Ended with it: {listed(ended)}." if ended else ""
     if first.absent and victim is not None:
         head = f"Rank {first.rank} {first.how}. Rank {victim.rank} waited for it, and "
         return f"{head}{victim.how} after {seconds:.1f} s.{others}{_quoted(victim, shown)}"
@@ -155,10 +156,6 @@ def describe(
             f"{others} Every rank must run to the same end."
         )
     return f"{head}{others} Rank {victim.rank} then {victim.how}.{_quoted(victim, shown)}"
-
-
-def ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
 def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
@@ -223,4 +220,4 @@ def explain(outcome: Outcome, shown: Collection[int] = ()) -> str:
 
 
 def _ended(outcome: Outcome) -> str:
-    return f"Ended with it: {ranks(outcome.ended)}." if outcome.ended else "No rank was left."
+    return f"Ended with it: {listed(outcome.ended)}." if outcome.ended else "No rank was left."

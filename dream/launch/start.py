@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import final
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, listed
 from dream._topology import Cluster
 from dream.cluster import settings, stall_seconds
-from dream.launch.ending import Outcome, ranks
+from dream.launch.ending import Outcome
 from dream.launch.environment import rank_environment
 from dream.launch.guard import Guard
 from dream.launch.job import Job
@@ -99,7 +99,7 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> signa
         if passed > _TERM_SECONDS and not said:
             said = True
             SCREEN.say(
-                f"{ranks(left).capitalize()} are still shutting down. They may take {seconds:g} s "
+                f"{listed(left).capitalize()} are still shutting down. They may take {seconds:g} s "
                 "(--grace); Ctrl-C ends them at once."
             )
         event = next_event(events, 0.05)

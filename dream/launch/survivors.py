@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import final
 
-from dream.launch.ending import EARLY, Ending, ranks
+from dream._errors import listed
+from dream.launch.ending import EARLY, Ending
 from dream.launch.output import SCREEN
 from dream.launch.process import Process
 
@@ -110,7 +111,7 @@ class IdleWatch:
         if idle >= self._stall_seconds:
             return True
         if idle >= self._told_seconds and not self._told:
-            who = ranks([process.rank for process in processes])
+            who = listed([process.rank for process in processes])
             SCREEN.say(
                 f"Rank {left.rank} left with exit code 0, and for {idle:.0f} s nothing has been "
                 f"computed or printed by {who}. If they are waiting for rank {left.rank}, it will "

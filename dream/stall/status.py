@@ -9,7 +9,7 @@ from enum import StrEnum, unique
 from typing import Any, Self
 
 from dream import cluster
-from dream._errors import Desynchronized
+from dream._errors import Desynchronized, listed
 from dream.stall.phases import WORDS, Phase, libraries, own_line
 
 _MOST_LINES = 10
@@ -159,10 +159,6 @@ STATES = {
 }
 
 
-def named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
 def whereabouts(rank: RankStatus) -> str:
     """Say `rank 2 is stopped, ..., after training step 12`, without an end."""
     step = "" if rank.state is ProcessState.SILENT or not rank.steps else rank.steps
@@ -194,8 +190,8 @@ def warning(wait: Standstill, ranks: Mapping[int, RankStatus], limit: float) -> 
 def waits_for(wait: Standstill) -> str:
     """Say `ranks 0, 2 have waited 60 s in backward() for rank 1`."""
     have = "have" if len(wait.waiting) > 1 else "has"
-    said = f"{named(wait.waiting)} {have} waited {wait.seconds:.0f} s in {wait.call}"
-    return f"{said} for {named(wait.culprits)}" if wait.culprits else said
+    said = f"{listed(wait.waiting)} {have} waited {wait.seconds:.0f} s in {wait.call}"
+    return f"{said} for {listed(wait.culprits)}" if wait.culprits else said
 
 
 def stack_lines(wait: Standstill, ranks: Mapping[int, RankStatus]) -> list[str]:
@@ -221,7 +217,7 @@ def absence(
 ) -> Desynchronized:
     """Make the error of ranks that never came. received: what is known of them."""
     return Desynchronized(
-        f"{named(ranks).capitalize()} did not come to {call} within {seconds:g} s. Received: "
+        f"{listed(ranks).capitalize()} did not come to {call} within {seconds:g} s. Received: "
         f"{'; '.join(received)}. Make the same calls on every rank; if a rank is only slow, raise "
         f"{cluster.STALL_SECONDS}."
     )

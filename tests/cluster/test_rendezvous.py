@@ -175,7 +175,7 @@ def test_absent_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return str(error.value)
 
     for message in together(come, [places[0], places[2]]):
-        assert "did not check in within 1 s: 1, 3" in str(message)
+        assert "did not check in within 1 s: ranks 1, 3" in str(message)
 
 
 def test_an_absent_store_is_rank_0s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,31 @@ def test_every_page_stands_in_the_index() -> None:
     assert {page.relative_to(ROOT) for page in pages - linked} == {index.relative_to(ROOT)}
 
 
+def messages() -> list[str]:
+    """Return what the page of errors quotes, less what stands for something else."""
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    quoted = [part for row in rows for each in re.findall("`([^`]+)`", row) for part in
+              re.split(r"\.\.\.|Rank R|dream run: ", each)]  # fmt: skip
+    return [part.strip() for part in quoted if len(part.split()) > 1]
+
+
+def said() -> str:
+    """Return every text in the code, without the values in it."""
+    found = []
+    for folder in ("dream", "adapters"):
+        for file in (ROOT / folder).rglob("*.py"):
+            texts = (each for each in ast.walk(ast.parse(file.read_text()))
+                     if isinstance(each, ast.Constant))  # fmt: skip
+            found += [each.value for each in texts if isinstance(each.value, str)]
+    return "\n".join(found)
+
+
+def test_messages_on_the_page_of_errors_are_those_of_the_code() -> None:
+    code, quoted = said(), messages()
+    assert len(quoted) > 20
+    assert [each for each in quoted if each not in code] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 250
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from launch_scripts import alone, dream, write
 
-from dream import ConfigurationError
+from dream import ConfigurationError, Unsupported
 from dream.launch import child
 from dream.launch.command import refuse_nested
 
@@ -56,6 +56,17 @@ def test_a_victims_words_end_with_its_scripts_line(module: str, *, shown: bool) 
     assert 'waits["wait"]()' in words
     assert words.endswith("ConnectionResetError: peer\n")
     assert ("in wait" in words, "its own" in words) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    ("raised", "all_said"),
+    [("Unsupported('this')", True), ("Unsupported('this') from KeyError()", False),
+     ("ValueError('mine')", False)],
+)  # fmt: skip
+def test_only_dreams_own_words_say_all(raised: str, *, all_said: bool) -> None:
+    with pytest.raises((Unsupported, ValueError)) as caught:
+        exec(f"raise {raised}", {"Unsupported": Unsupported})
+    assert child._says_all(caught.value) == all_said
 
 
 @pytest.mark.parametrize("statement", SEVERAL)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from dream._errors import ConfigurationError, DreamError
+from dream._errors import ConfigurationError, DreamError, listed
 from dream.files import sizes
 from dream.stall import status as words
 from dream.stall.phases import WORDS
@@ -147,7 +147,7 @@ def _stacks(ranks: Sequence[RankView]) -> list[str]:
             alike.setdefault(one.status.stack, []).append(one.rank)
     lines = []
     for stack, which in alike.items():
-        lines.append(f"{words.named(which)}, innermost call first:")
+        lines.append(f"{listed(which)}, innermost call first:")
         lines += [f"  {at}" for at in stack[:_MOST_LINES]]
         lines += ["  ..."] if len(stack) > _MOST_LINES else []
     return lines
