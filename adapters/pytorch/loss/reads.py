@@ -50,7 +50,7 @@ class ReadNumbers:
     def __init__(self, shares: Shares, runs: Runs = tuple) -> None:
         """runs: parameters that every rank has alike, with their gradients."""
         self._shares = shares
-        self._same = SameNumbers(runs, lambda: shares.dealt)
+        self._same = SameNumbers(runs)
         self._said = False
 
     def subscribe(self, hooks: Hooks) -> None:

@@ -10,25 +10,25 @@ from typing import Any, final
 import torch
 
 from dream.adapters.pytorch.data.whole import memory_of
-from dream.adapters.pytorch.private import saved, shape_of
+from dream.adapters.pytorch.private import saved, shape_of, version_of
 
 Runs = Callable[[], Iterable[Sequence[torch.Tensor]]]
 _ORDERS = (2.0, 1.0, float("inf"))
 _CLOSE = 1e-5
-_MOST = 8
-"""Numbers without a graph that are tried between two batches."""
+_SURE = 256
+"""Reads that are all tried; of those after them ever fewer."""
 _NODES = 10_000
 _LEAF = "torch::autograd::AccumulateGrad"
 
 
 @final
 class SameNumbers:
-    """runs: parameters, a model's each, that every rank has alike, with their gradients. batches:
-    how many there have been."""
+    """runs: parameters, a model's each, that every rank has alike, with their gradients."""
 
-    def __init__(self, runs: Runs, batches: Callable[[], int]) -> None:
-        self._runs, self._batches = runs, batches
-        self._at = self._tried = 0
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._reads = self._next = 0
+        self._known: tuple[object, list[torch.Tensor]] = (None, [])
 
     def wrap_clip(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         """`clip_grad_norm_`, whose norm is that of gradients which are others afterwards."""
@@ -45,9 +45,17 @@ class SameNumbers:
         return wrapped
 
     def gives(self, x: torch.Tensor) -> bool:
-        """Whether parameters or gradients give this once more, or it is of their memory."""
-        if hasattr(x, "_dream_same"):
+        """Whether parameters or gradients give this once more, or it is of their memory. After many
+        that did, one that is not tried is taken for such, too."""
+        self._reads += 1
+        if hasattr(x, "_dream_same") or self._reads < self._next:
             return True
+        found = self._tried(x)
+        if found and self._reads > _SURE:
+            self._next = self._reads + self._reads // 3
+        return found
+
+    def _tried(self, x: torch.Tensor) -> bool:
         if type(x) not in (torch.Tensor, torch.nn.Parameter) or not x.is_floating_point():
             return False
         runs = [[*run] for run in self._runs()]
@@ -61,13 +69,22 @@ class SameNumbers:
         if x.grad_fn is not None:
             again = _again(x, {id(p) for run in runs for p in run})
             return again is not None and again.shape == x.shape and _close(again, x.detach())
-        return self._may_try() and _is_of(x, runs)
+        return self._is_of(x, runs)
 
-    def _may_try(self) -> bool:
-        if self._at != self._batches():
-            self._at, self._tried = self._batches(), 0
-        self._tried += 1
-        return self._tried <= _MOST
+    @torch.no_grad()
+    def _is_of(self, x: torch.Tensor, runs: Sequence[Sequence[torch.Tensor]]) -> bool:
+        """Whether a number is a norm, a sum or a mean of a tensor, or a norm of a run. A whole
+        number may be anything's: all answers right, and a layer's weights before training."""
+        if not x.isfinite() or x == x.round():
+            return False
+        gradients = [[p.grad for p in run if p.grad is not None] for run in runs]
+        together = [each for run in gradients for each in run]
+        state = [(id(each), version_of(each)) for run in (*runs, together) for each in run]
+        if state != self._known[0]:
+            kept = [[each.detach() for each in run if not each.is_sparse]
+                    for run in (*gradients, together, *runs)]  # fmt: skip
+            self._known = state, [number for run in kept for number in _numbers_of(run)]
+        return any(_close(number, x) for number in self._known[1])
 
 
 def mark(x: torch.Tensor) -> None:
@@ -77,21 +94,6 @@ def mark(x: torch.Tensor) -> None:
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.isclose(a.double(), b.double().to(a.device), _CLOSE, 0.0).any())
-
-
-@torch.no_grad()
-def _is_of(x: torch.Tensor, runs: Sequence[Sequence[torch.Tensor]]) -> bool:
-    """Whether a number is a norm, a sum or a mean of a tensor, or a norm of a run. A whole number
-    may be anything's: all answers right, and a layer's weights before training."""
-    if not x.isfinite() or x == x.round():
-        return False
-    gradients = [[p.grad for p in run if p.grad is not None] for run in runs]
-    together = [each for run in gradients for each in run]
-    return any(
-        _close(number, x)
-        for run in (*gradients, together, *runs)
-        for number in _numbers_of([each.detach() for each in run if not each.is_sparse])
-    )
 
 
 def _numbers_of(run: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
