@@ -30,6 +30,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
     LEFT_OUT,
     ORDERS,
+    READS,
     ChosenRows,
     MixedRows,
     OfRows,
@@ -242,7 +243,7 @@ class Lineage(TorchFunctionMode):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
-        if type(made) in (int, float) and isinstance(next(iter(origins.values())), MixedRows):
+        if name in READS and isinstance(next(iter(origins.values())), MixedRows):
             self._read.add(made)
         return made
 
