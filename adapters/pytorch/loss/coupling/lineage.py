@@ -31,6 +31,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     LEFT_OUT,
     ORDERS,
     READS,
+    WATCHED,
     ChosenRows,
     MixedRows,
     OfRows,
@@ -212,7 +213,7 @@ class Lineage(TorchFunctionMode):
             return made
         inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
-        if name in LEFT_OUT or (name != "detach" and called_by_dream()):
+        if name in LEFT_OUT or (name not in WATCHED and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
         of_rows = bool(origins) or self.kept.has(leaves)

@@ -22,7 +22,11 @@ _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
-_BETWEEN = ("torch", "dream.adapters.pytorch.loss.reads", "dream.adapters.pytorch.data.made")
+_BETWEEN = (
+    "torch",
+    "dream.adapters.pytorch.loss.reads",
+    "dream.adapters.pytorch.loss.coupling.made",
+)
 """What is called by others in turn."""
 _ADAPTER = str(Path(__file__).parents[2])
 
@@ -83,6 +87,8 @@ _WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divi
                   "imul", "multiply", "pow"}  # fmt: skip
 """What numbers are no sizes in."""
 READS = {"item", "__float__", "__int__"}
+WATCHED = READS | {"detach"}
+"""What a script calls by way of dream, which watches it."""
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
