@@ -16,9 +16,9 @@ import torch
 
 from dream._errors import ConfigurationError, DreamError
 from dream.adapters.pytorch.data.before import tensors_before
-from dream.adapters.pytorch.data.made import MadeOfBatches
 from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
+from dream.adapters.pytorch.loss.coupling.made import MadeOfBatches
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.current import current

@@ -32,6 +32,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
     LEFT_OUT,
     ORDERS,
+    WATCHED,
     ChosenRows,
     JoinedRows,
     MixedRows,
@@ -209,7 +210,7 @@ class Lineage(TorchFunctionMode):
             return made
         inside = self._is_inside()
         leaves = [x for x in leaves_of((args, given)) if isinstance(x, torch.Tensor)]
-        if name in LEFT_OUT or (name != "detach" and called_by_dream()):
+        if name in LEFT_OUT or (name not in WATCHED and called_by_dream()):
             return self._left_out(name, func(*args, **given), leaves, args, given, inside=inside)
         origins = {id(x): origin for x in leaves if (origin := self._origin(x)) is not None}
         of_rows = bool(origins) or self.kept.has(leaves)
@@ -237,7 +238,7 @@ class Lineage(TorchFunctionMode):
             self._put(x, MixedRows(name, own.detach().clone()))
         if inside:
             self._note_inside(tensors_of(made))
-        self._numbers.note_read(made, origins)
+        self._numbers.note_read(name, made, origins)
         return made
 
     def _left_out(

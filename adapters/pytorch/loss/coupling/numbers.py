@@ -8,7 +8,13 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch.loss.coupling.origins import MixedRows, OfRows, Origin, leaves_of
+from dream.adapters.pytorch.loss.coupling.origins import (
+    READS,
+    MixedRows,
+    OfRows,
+    Origin,
+    leaves_of,
+)
 
 _ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
 _WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divide", "mul", "rmul",
@@ -29,9 +35,9 @@ class NumbersMet:
         self._known.clear()
         self._read.clear()
 
-    def note_read(self, made: Any, origins: dict[int, Origin]) -> None:
-        """A script has read something. origins: of what it read."""
-        if type(made) in (int, float) and isinstance(next(iter(origins.values())), MixedRows):
+    def note_read(self, name: str, made: Any, origins: dict[int, Origin]) -> None:
+        """A script may have read something. origins: of what it read."""
+        if name in READS and isinstance(next(iter(origins.values())), MixedRows):
             self._read.add(made)
 
     def new(

@@ -21,7 +21,7 @@ _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
-_BETWEEN = ("torch", "dream.adapters.pytorch.loss.reads")
+_BETWEEN = ("torch", "dream.adapters.pytorch.loss.coupling.made")
 """What is called by others in turn."""
 _ADAPTER = str(Path(__file__).parents[2])
 
@@ -101,6 +101,9 @@ order; or must not be called twice."""
 ORDERS = {"argsort", "sort"}
 PICKS = {"__getitem__", "select", "unbind", "narrow", "split", "chunk", "__iter__", "index_select"}
 """What may take a row, or rows, by number."""
+READS = {"item", "__float__", "__int__"}
+WATCHED = READS | {"detach"}
+"""What a script calls by way of dream, which watches it."""
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")

@@ -18,6 +18,9 @@ from dream.data.partition import Share
 if TYPE_CHECKING:
     from dream.adapters.pytorch.data.shares import Mark
 
+_LOOKS_UP = {"__getitem__", "embedding", "index_select"}
+"""What has more dims than the numbers that are looked up."""
+
 
 @final
 class MadeOfBatches(TorchFunctionMode):
@@ -79,7 +82,8 @@ class MadeOfBatches(TorchFunctionMode):
             return
         most = max(dims for dims, _ in marks)  # a mean of all of them has fewer
         of = {mark.at: mark for dims, mark in marks if dims == most}
-        if len(of) > 1:
+        larger = any(x.dim() > most for x in leaves) and name not in _LOOKS_UP
+        if len(of) > 1 or larger:
             return
         ((_, mark),) = of.items()
         if self._ended:
