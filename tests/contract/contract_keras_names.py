@@ -181,6 +181,7 @@ HELD = {
     "dataset_of_the_users": "frameworks_own_data of tests/adapters/keras",
     "clip_norm": "accumulated_and_clipped, and global_clipnorm",
     "evaluate": "evaluations by ranks and by devices in tests/adapters/tensorflow",
+    "recomputed": "that of a sharded model, and a budget's share in tests/adapters/keras",
     "recomputed_in_a_step": "recomputed: a step has the same layers",
     "step_weighted_by_counts": "accumulated_step_weighted_by_counts",
 }
