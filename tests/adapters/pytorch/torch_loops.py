@@ -426,11 +426,15 @@ HELD = frozenset(
 
 
 def run_held() -> dict[str, Any]:
-    return run_all(HELD)
+    return weights_of(HELD)
 
 
-def run_all(loops: Collection[str] = LOOPS.keys() - HELD) -> dict[str, Any]:
-    """These loops' weights and every fault's error, on this rank."""
+def run_all() -> dict[str, Any]:
+    """The other loops' weights and every fault's error, on this rank."""
+    return weights_of(LOOPS.keys() - HELD) | errors()
+
+
+def weights_of(loops: Collection[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     for name, loop in ((name, loop) for name, loop in LOOPS.items() if name in loops):
@@ -440,6 +444,11 @@ def run_all(loops: Collection[str] = LOOPS.keys() - HELD) -> dict[str, Any]:
                 results[name] = loop().numpy()
             except Exception:
                 results[name] = traceback.format_exc()
+    return results
+
+
+def errors() -> dict[str, Any]:
+    results: dict[str, Any] = {}
     for name, fault in FAULTS.items():
         try:
             with dream.strategy():
