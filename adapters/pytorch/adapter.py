@@ -119,6 +119,7 @@ class TorchAdapter(Adapter):
         self.parallelism.closed()
         self._metrics.exit()
         self._hooks.close()
+        self.parallelism.shares.made.leave()  # where another mode lay above it before
         self._earlier.leave()
         if sys.exception() is None:
             self.parallelism.hear_last()

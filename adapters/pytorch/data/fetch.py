@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
+from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.pytorch.data.alike import numbers_of
 from dream.adapters.pytorch.loss.reads import number_of
+from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
 from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
 
@@ -259,3 +261,35 @@ def _signature(sample: Any) -> Any:
     if isinstance(sample, (list, tuple)):
         return [_signature(value) for value in sample] if len(sample) < 64 else len(sample)
     return None
+
+
+def rows_of(batch: Any) -> int | None:
+    """Count the samples in a batch; None where there is no tensor of rows."""
+    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
+    if len(rows) > 1:
+        raise ConfigurationError(
+            "A batch is cut along dim 0 of its tensors, so all must have a row for each sample. "
+            f"Received: tensors of {sorted(rows)} rows."
+        )
+    return rows.pop() if rows else None
+
+
+def cut_rows(batch: Any, first: int, stop: int) -> Any:
+    """Take some rows of each tensor in a batch; what has none stays whole."""
+    cut = slice(first, stop)
+    return tree_map(lambda x: x[cut] if isinstance(x, torch.Tensor) and x.dim() else x, batch)
+
+
+def empty(batch: Any) -> Any:
+    """The batch of one sample without that sample: tensors lose their rows, lists their items."""
+    if isinstance(batch, torch.Tensor):
+        return batch[:0] if batch.dim() else batch
+    if isinstance(batch, dict):
+        return type(batch)({key: empty(value) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(empty(value) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        inner = [empty(value) for value in batch]
+        nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
+        return type(batch)(inner) if nested else type(batch)()
+    return batch

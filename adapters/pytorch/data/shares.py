@@ -9,40 +9,28 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 from weakref import ref
 
 import torch
 
-from dream._errors import ConfigurationError, DreamError
+from dream._errors import DreamError
 from dream.adapters.pytorch.data.before import tensors_before
 from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
 from dream.adapters.pytorch.loss.coupling.made import MadeOfBatches
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
-from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
 from dream.data.partition import Share
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
 _LEFT = 2
 """Batches that are still there after a loop: the last one, and that which was trained on last."""
-
-
-class BatchFollower(Protocol):
-    """What follows the batches of a loop."""
-
-    alike: WholeRows | None
-
-    def begin(self, batch: object, share: Share) -> None:
-        """A loader hands out a batch to train on."""
-
-    def wake(self, share: Share) -> None:
-        """The loop has drawn rows of a new shape that are no share."""
-
-    def ended(self) -> None:
-        """A pass over batches ends."""
 
 
 @final
@@ -94,12 +82,14 @@ class PassReading:
 
 @final
 class Mark(NamedTuple):
-    """Which share a tensor is of. at: how many batches had been handed out."""
+    """Which share a tensor is of. at: how many batches had been handed out. made: whether a loop
+    has made it of what was handed out."""
 
     x: ref[torch.Tensor]
     share: Share
     reading: PassReading
     at: int
+    made: bool = False
 
 
 @final
@@ -123,7 +113,7 @@ class Shares:
         self._handed = 0
         self.threads = Threads(self._made_in_thread)
         self.made = MadeOfBatches(
-            self._mark_of, lambda x, of: self._mark(x, of.share, of.reading, of.at)
+            self._mark_of, lambda x, of: self._mark(x, of.share, of.reading, of.at, made=True)
         )
 
     @property
@@ -145,7 +135,7 @@ class Shares:
         """Whether another thread reads, and may draw as it does."""
         return any(reading.apart for reading in self._readings.values())
 
-    def follow_by(self, lineage: BatchFollower) -> None:
+    def follow_by(self, lineage: Lineage) -> None:
         """Have what is made of batches be followed, and what is made of rows that are no share."""
         self.follow, self._passed, lineage.alike = lineage.begin, lineage.ended, self.alike
         self.alike.woken = lineage.wake
@@ -255,19 +245,29 @@ class Shares:
         """The share of a forward pass on `inputs`; None for what is no dealt batch."""
         if not self._readings:
             return None
-        self.made.called(reads=any(not each.ended for each in self._readings.values()))
         given = list(inputs)
         for value in given:
             mark = self._marked.get(id(value))
             if mark is not None and mark.x() is value:
-                mark.reading.trained_on(mark.share)
-                return mark.share
+                return self._trained_on(mark)
         leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
         for x in leaves:
             if (mark := self._mark_of(x)) is not None:
-                mark.reading.trained_on(mark.share)
-                return mark.share
-        return self._by_order(leaves)
+                return self._trained_on(mark)
+        if self.made.entered:
+            self._call(made=False)
+        named = self._named_here() if self.made.missed() else None
+        return named or self._by_order(leaves)
+
+    def _trained_on(self, mark: Mark) -> Share:
+        if self.made.entered:
+            self._call(made=mark.made)
+        mark.reading.trained_on(mark.share)
+        return mark.share
+
+    def _call(self, *, made: bool) -> None:
+        reads = any(not each.ended for each in self._readings.values())
+        self.made.called(reads=reads, made=made)
 
     def holds(self, x: object) -> bool:
         """Whether a loader has handed out this very tensor."""
@@ -319,6 +319,14 @@ class Shares:
             self.threads.tell_unknown()
         return None
 
+    def _named_here(self) -> Share | None:
+        """That of the one batch which the script's variables name."""
+        for held in held_by_scopes():
+            found = {mark.at: mark for x in held if (mark := self._mark_of(x))}
+            if found:
+                return self._trained_on(*found.values()) if len(found) == 1 else None
+        return None
+
     def _mark_of(self, x: torch.Tensor) -> Mark | None:
         mark = self._marked.get(id(x)) or self._kept.get(memory_of(x))
         kept = None if mark is None else mark.x()
@@ -340,11 +348,13 @@ class Shares:
                 self._mark(x, mark.share, mark.reading, mark.at)
         return [x for each in marks if (x := each.x()) is not None], count
 
-    def _mark(self, batch: object, share: Share, reading: PassReading, at: int) -> None:
+    def _mark(
+        self, batch: object, share: Share, reading: PassReading, at: int, *, made: bool = False
+    ) -> None:
         if isinstance(batch, torch.Tensor):
             key, memory = id(batch), memory_of(batch)
             gone = ref(batch, lambda _: self._forget(key, memory, share))
-            self._marked[key] = mark = Mark(gone, share, reading, at)
+            self._marked[key] = mark = Mark(gone, share, reading, at, made)
             if memory:
                 self._kept[memory] = mark
         elif isinstance(batch, dict):
@@ -363,35 +373,3 @@ class Shares:
 
 def _shares(kept: torch.Tensor, x: torch.Tensor) -> bool:
     return kept is x or (memory_of(kept) == memory_of(x) and len(kept.shape) > 0)
-
-
-def rows_of(batch: Any) -> int | None:
-    """Count the samples in a batch; None where there is no tensor of rows."""
-    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
-    if len(rows) > 1:
-        raise ConfigurationError(
-            "A batch is cut along dim 0 of its tensors, so all must have a row for each sample. "
-            f"Received: tensors of {sorted(rows)} rows."
-        )
-    return rows.pop() if rows else None
-
-
-def cut_rows(batch: Any, first: int, stop: int) -> Any:
-    """Take some rows of each tensor in a batch; what has none stays whole."""
-    cut = slice(first, stop)
-    return tree_map(lambda x: x[cut] if isinstance(x, torch.Tensor) and x.dim() else x, batch)
-
-
-def empty(batch: Any) -> Any:
-    """The batch of one sample without that sample: tensors lose their rows, lists their items."""
-    if isinstance(batch, torch.Tensor):
-        return batch[:0] if batch.dim() else batch
-    if isinstance(batch, dict):
-        return type(batch)({key: empty(value) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(empty(value) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        inner = [empty(value) for value in batch]
-        nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
-        return type(batch)(inner) if nested else type(batch)()
-    return batch

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.drawn import DrawnOrder
-from dream.adapters.pytorch.data.fetch import cut_batch, rows, varies
+from dream.adapters.pytorch.data.fetch import cut_batch, empty, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads
-from dream.adapters.pytorch.data.shares import Shares, empty
+from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.generators import digests
 from dream.collectives import Communicator

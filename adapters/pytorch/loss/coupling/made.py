@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 _LOOKS_UP = {"__getitem__", "embedding", "index_select"}
 """What has more dims than the numbers that are looked up."""
+_IDLE = 16
+"""Calls on batches as loaders gave them, after which a loop over kept ones is taken for one that
+changes none."""
+_looking: set[int] = set()
+"""Threads in which one of these looks: what that calls is nobody's."""
 
 
 @final
@@ -41,21 +47,37 @@ class MadeOfBatches(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._mark_of, self._mark = mark_of, mark
-        self._entered, self._trained, self._ended = False, True, False
+        self.entered, self._trained, self._ended = False, True, False
+        self._idle = 0
         self.held: Share | None = None
 
     def handed(self, *, first: bool) -> None:
         """A loader hands out a batch. first: of its pass."""
         if first:
-            self._trained, self._ended, self.held = False, False, None
-        if not (self._trained or self._entered or current.is_apart() or private.compiles()):
-            self._entered = True
-            self.__enter__()  # type: ignore[no-untyped-call]
+            self._trained, self._ended, self.held, self._idle = False, False, None, 0
+        if not self._trained:
+            self._enter()
 
-    def called(self, *, reads: bool) -> None:
-        """A model is called to train. reads: while a loader is read."""
-        if self._entered and (reads or private.compiles()):
+    def called(self, *, reads: bool, made: bool) -> None:
+        """A model is called to train. reads: while a loader is read. made: on what a loop has made
+        of a batch; else on the batch itself."""
+        self._idle = 0 if made else self._idle + 1
+        if reads or self._idle > _IDLE or private.compiles():
             self.leave()
+
+    def missed(self) -> bool:
+        """A model is called on what is of no batch, as far as is known. Returns whether a loop may
+        have begun to change what it kept, while nobody looked."""
+        if self._idle <= _IDLE:
+            return False
+        self._trained, self._idle = False, 0
+        self._enter()
+        return True
+
+    def _enter(self) -> None:
+        if not (self.entered or current.is_apart() or private.compiles()):
+            self.entered = True
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def ended(self) -> None:
         """A pass is over."""
@@ -64,16 +86,21 @@ class MadeOfBatches(TorchFunctionMode):
     def leave(self) -> None:
         """Be out of the way. Where another mode lies above this one, it is so later."""
         self._trained, self.held = True, None
-        if self._entered and private.innermost_mode() is self:
-            self._entered = False
+        if self.entered and private.innermost_mode() is self:
+            self.entered = False
             self.__exit__(None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         made = func(*args, **given)
-        if not (self._trained or torch.compiler.is_compiling()):
-            with suppress(Exception):  # a script never fails of being looked at
-                self._note(getattr(func, "__name__", ""), tensors_of((args, given)), made)
+        here = get_ident()
+        if not (self._trained or here in _looking or torch.compiler.is_compiling()):
+            _looking.add(here)
+            try:
+                with suppress(Exception):  # a script never fails of being looked at
+                    self._note(getattr(func, "__name__", ""), tensors_of((args, given)), made)
+            finally:
+                _looking.discard(here)
         return made
 
     def _note(self, name: str, leaves: list[torch.Tensor], made: Any) -> None:
