@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+from rich.console import Console
+
 from dream._errors import ConfigurationError, Unsupported
 from dream.files.whole import write_json
 from dream.strategies.spec import Framework
@@ -133,7 +135,10 @@ class Wish:
 def main(asked: PlanRequest, wish: Wish) -> bool:
     """Plan, show and write. Whether something fits, and what was measured is within bounds."""
     known = _known(wish.hardware)
-    with planned.open_model(asked.place, wish.timeout) as held:
+    with (
+        Console(stderr=True).status("Running the model without values ..."),  # on a terminal alone
+        planned.open_model(asked.place, wish.timeout) as held,
+    ):
         told = planned.build_model(asked, held)
         machine = _machine(known, told.framework, asked, (asked.devices,), wish.timeout)
         plan = planned.plan(asked, machine, held, told)
