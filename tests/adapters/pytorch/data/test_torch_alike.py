@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dream.adapters.pytorch.data.alike import contents_of, is_lent
+from dream.adapters.pytorch.data.whole import memory_of
 
 LARGE = torch.full((3, 4), 1e7)
 
@@ -43,3 +44,8 @@ def test_memory_that_numpy_has_too() -> None:
     assert is_lent(shown[1:])
     assert is_lent(torch.from_numpy(np.zeros(3)))
     assert not is_lent(torch.tensor(np.zeros(3)))
+
+
+def test_a_parameter_of_a_lazy_module_has_no_memory_yet() -> None:
+    """It raised torch's error about dummy batches, where a loop had drawn before."""
+    assert memory_of(torch.nn.LazyLinear(3).weight) == 0

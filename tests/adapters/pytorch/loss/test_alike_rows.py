@@ -355,3 +355,27 @@ def test_what_is_made_of_a_kept_batch_is_of_that_batch(
     assert err.count("while batches that one did are kept") == numpy
     assert "which is exact" not in err
     assert all((abs(each - apart) < 1e-6) is not numpy for each in found)
+
+
+def batches_changed_after(passes: int, word: str = "") -> float:
+    """Kept batches that are trained on as they are, so that nobody looks any more; then changed."""
+    torch.manual_seed(3)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with dream.strategy(word) if word else nullcontext():
+        loader = DataLoader(TensorDataset(torch.randn(27, 8)), batch_size=BATCH, shuffle=True)
+        kept = [*loader]
+        for each in range(passes + 2):
+            for (x,) in kept:
+                optimizer.zero_grad()
+                model(x if each < passes else x * 3).square().mean().backward()
+                optimizer.step()
+    return model.weight.sum().item()
+
+
+def test_kept_batches_that_are_changed_late_have_their_own_shares() -> None:
+    plain = batches_changed_after(9)
+    for found in dream.launch(
+        batches_changed_after, 9, "mirrored", n=3, framework="torch", timeout=240
+    ):
+        assert abs(found - plain) < 1e-6
