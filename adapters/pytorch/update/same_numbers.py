@@ -15,7 +15,7 @@ from dream.adapters.pytorch.private import saved, shape_of, version_of
 Runs = Callable[[], Iterable[Sequence[torch.Tensor]]]
 _ORDERS = (2.0, 1.0, float("inf"))
 _CLOSE = 1e-5
-_SURE = 256
+_SURE = 32
 """Reads that are all tried; of those after them ever fewer."""
 _NODES = 10_000
 _LEAF = "torch::autograd::AccumulateGrad"
