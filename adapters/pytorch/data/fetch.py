@@ -147,7 +147,8 @@ class Fetch:
         """This rank's rows of the global batch, as `cut_batch` takes them."""
         whole, total = self.collate(list(given)), len(given)
         found = [*_tensors(whole)]
-        if total < 2 or all(x.shape[:2] != (total, total) for x in found):
+        nested = any(x.is_nested for x in found)  # they have no shape to ask for
+        if total < 2 or nested or all(x.shape[:2] != (total, total) for x in found):
             return cut_batch(whole, cut, total)
         drawn, own = states(), states_of(self.held)
         one = [*_tensors(self.collate(given[:1]))]  # as long as many: how does one sample lie?

@@ -163,6 +163,14 @@ class Shares:
         share = None if self._whole else self.current
         return share is not None and share.parts > 1
 
+    def parts(self, given: object) -> bool:
+        """Whether several ranks share what this is of: the batch that a loader is read for, or one
+        that the loop has kept, which nothing but its tensors tell from an evaluation's."""
+        if self.made.held is None or not self.now_parted or self.current is not self.made.held:
+            return self.now_parted
+        leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
+        return any((mark := self._mark_of(x)) and mark.share.parts > 1 for x in leaves)
+
     @property
     def parted(self) -> bool:
         """Whether the loop reads, or has just read, batches that several ranks share."""

@@ -85,20 +85,20 @@ class Metrics:
         def wrapped(collection: Any, *args: Any, **kwargs: Any) -> None:
             update(collection, *args, **kwargs)
             for metric in collection.values(copy_state=False):
-                self._mark(metric)  # of those that count alike, one alone is updated
+                self._mark(metric, (args, kwargs))  # of those that count alike, one is updated
 
         return wrapped
 
     def _told(self, metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(update)
         def wrapped(*args: Any, **kwargs: Any) -> None:
-            self._mark(metric)
+            self._mark(metric, (args, kwargs))
             update(*args, **kwargs)
 
         return wrapped
 
-    def _mark(self, metric: Any) -> None:
-        kind = of_shares if self._shares.now_parted else of_whole_batches
+    def _mark(self, metric: Any, given: object) -> None:
+        kind = of_shares if self._shares.parts(given) else of_whole_batches
         known = metric.distributed_available_fn
         if known is kind:
             return

@@ -183,11 +183,12 @@ def _divide(added: Sequence[Term], nodes: Sequence[Any], share: Share) -> None:
     """Have a sum of the samples' losses be divided by what divides them at these nodes."""
     numbers: list[Any] = [graph.divisor_at(node, node.name()) for node in nodes]
     by = prod(numbers)
-    sizes = [term.over.sizes for term in added if term.over is not None]
+    sizes = [(1,) if term.over is None else term.over.sizes for term in added]
     many, elements = sum(each[0] for each in sizes if each), sum(map(prod, sizes))
     flat = many and not elements % many
     over = graph.Reduction(False, (many, elements // many) if flat else (elements,), (0,))
-    rows = any(isinstance(each, float) and each / share.count in (1, 2, 3, 4) for each in numbers)
+    own = [each for each in numbers if isinstance(each, float) and each != share.total]
+    rows = any(each / share.count in (1, 2, 3, 4) for each in own)
     divided = SumDivisor(by, over, share, ragged=True, counts=rows or None)
     for term in added:
         term.divided, term.kind, term.count, term.read = divided, "count", by, [*nodes]

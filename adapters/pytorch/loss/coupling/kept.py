@@ -155,7 +155,9 @@ def _wraps(x: torch.Tensor) -> bool:
 
 def _contents(x: torch.Tensor) -> tuple[int, ...]:
     """Return a number for what is in each row; none of what is large, or of one number a row."""
-    if x.dim() < 2 or not 0 < x.numel() <= _LARGE or x.layout != torch.strided or _wraps(x):
+    if x.is_nested or x.layout != torch.strided or _wraps(x):
+        return ()
+    if x.dim() < 2 or not 0 < x.numel() <= _LARGE:
         return ()
     rows = x.detach().to(device="cpu", dtype=torch.float64).flatten(1).numpy()
     return tuple(hash(row.tobytes()) for row in rows)

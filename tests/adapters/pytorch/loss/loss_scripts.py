@@ -339,6 +339,26 @@ def one_sample_at_a_time() -> Trained:
     return trained(model, printed)
 
 
+def one_sample_over_the_batch_size() -> Trained:
+    """Each loss is one number of its row, with nothing summed; the divisor is a constant."""
+
+    def loss(m: nn.Module, b: Any) -> Any:
+        return sum(F.cross_entropy(o, y) for o, y in zip(m(b[0]), b[1], strict=True)) / BATCH
+
+    return loop(mlp(7), loss)
+
+
+def one_sample_by_weights() -> Trained:
+    """Each is weighed by a number of its own, and all are divided by the sum of these."""
+
+    def loss(m: nn.Module, b: Any) -> Any:
+        many = [1.5 + each for each in b[1].tolist()]
+        each = (F.cross_entropy(o, y) for o, y in zip(m(b[0]), b[1], strict=True))
+        return sum(n * a for n, a in zip(many, each, strict=True)) / sum(many)
+
+    return loop(mlp(7), loss)
+
+
 def tokens_of_several_batches() -> Trained:
     """Summed, over the number of all that an update has: of the last one a rank may have none."""
     model = mlp()
@@ -1019,7 +1039,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
         other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
         stacked_losses, stacked_learnt_weights, learnt_weight_of_a_sum,
-        one_sample_at_a_time, tokens_of_several_batches,
+        one_sample_at_a_time, one_sample_over_the_batch_size, one_sample_by_weights,
+        tokens_of_several_batches,
         differentiated_by_hand, projected_gradients, ratio_of_gradients,
         whole_batches, structures_in_turn,
         bare_mean_by_hand, bare_sum, bare_sum_by_hand, bare_penalty,
