@@ -48,7 +48,7 @@ class SameNumbers:
         """Whether parameters or gradients give this once more, or it is of their memory. After many
         that did, one that is not tried is taken for such, too."""
         self._reads += 1
-        if hasattr(x, "_dream_same") or self._reads < self._next:
+        if getattr(x, "_dream_same", None) == version_of(x) or self._reads < self._next:
             return True
         found = self._tried(x)
         if found and self._reads > _SURE:
@@ -88,8 +88,8 @@ class SameNumbers:
 
 
 def mark(x: torch.Tensor) -> None:
-    """Have a number be known to be the same on every rank."""
-    x._dream_same = True  # type: ignore[attr-defined]
+    """Have a number be known to be the same on every rank, until it is written to."""
+    x._dream_same = version_of(x)  # type: ignore[attr-defined]
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -48,8 +48,17 @@ class MadeOfBatches(TorchFunctionMode):
         super().__init__()
         self._mark_of, self._mark = mark_of, mark
         self.entered, self._trained, self._ended = False, True, False
-        self._idle = 0
+        self._idle, self._opened = 0, False
         self.held: Share | None = None
+
+    def open(self) -> None:
+        """The block begins."""
+        self._opened = True
+
+    def close(self) -> None:
+        """The block ends: what loaders hand out after it nobody would end to follow."""
+        self._opened = False
+        self.leave()
 
     def handed(self, *, first: bool) -> None:
         """A loader hands out a batch. first: of its pass."""
@@ -75,7 +84,7 @@ class MadeOfBatches(TorchFunctionMode):
         return True
 
     def _enter(self) -> None:
-        if not (self.entered or current.is_apart() or private.compiles()):
+        if self._opened and not (self.entered or current.is_apart() or private.compiles()):
             self.entered = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -93,8 +102,9 @@ class MadeOfBatches(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         made = func(*args, **given)
-        here = get_ident()
-        if not (self._trained or here in _looking or torch.compiler.is_compiling()):
+        if self._trained or torch.compiler.is_compiling():
+            return made
+        if (here := get_ident()) not in _looking:
             _looking.add(here)
             try:
                 with suppress(Exception):  # a script never fails of being looked at
