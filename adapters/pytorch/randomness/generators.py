@@ -79,7 +79,7 @@ class InStep:
 
     def settle(self, told: Sequence[Words], *, begins: bool = False) -> bool:
         """Go on as rank 0 where generators differ, unless the script has seeded them so. Returns
-        whether they were said to differ.
+        whether they were said to have drawn other numbers.
 
         told: the words of all ranks. begins: nobody has drawn for the block yet.
         """
@@ -89,7 +89,7 @@ class InStep:
         if self.apart:
             self._say_apart()
         if self.apart or not any(differ):
-            return self.apart
+            return False
         if begins and differ[1] and any(seeded for *_, seeded in told):
             self._say_apart()
             differ[1] = False
