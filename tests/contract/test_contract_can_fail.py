@@ -47,7 +47,7 @@ def test_a_wrong_gradient_is_far_off(
 
 
 def test_the_padded_sampler_shows_samples_twice(raw: Job) -> None:
-    assert sum(rank["seen"] for rank in raw.figures("raw_padded_sampler")) > 5 * 61
+    assert sum(rank["seen"] for rank in raw.figures("raw_padded_sampler")) > 3 * 61
 
 
 @pytest.mark.parametrize(("kind", "right"), [("torch", "shuffled_order")])
@@ -56,7 +56,7 @@ def test_an_order_that_stays_is_noticed(
 ) -> None:
     (one,) = run_oracle(kind).figures(right, "single")
     ranks = raw.figures("mutant_every_epoch_alike")
-    orders = [global_order([rank["seen"][epoch] for rank in ranks]) for epoch in range(5)]
+    orders = [global_order([rank["seen"][epoch] for rank in ranks]) for epoch in range(3)]
     assert orders[0] == orders[1] != one["seen"][1]
 
 
