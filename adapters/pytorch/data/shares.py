@@ -52,6 +52,11 @@ class PassReading:
         """That of the batch handed out last."""
         return self.recent[-1] if self.recent else None
 
+    def of_draws(self) -> Share | None:
+        """That of the batch that the loop draws beside."""
+        self.made.used()
+        return self.current
+
     @property
     def apart(self) -> bool:
         """Whether another thread reads it."""
@@ -129,6 +134,11 @@ class Shares:
             return self.made.held
         held = self._held_here()
         return apart.waiting[0] if held is None and apart.waiting else held
+
+    def of_draws(self) -> Share | None:
+        """That of the batch that the loop draws beside."""
+        self.made.used()
+        return self.current
 
     @property
     def apart(self) -> bool:
@@ -264,8 +274,7 @@ class Shares:
                 return self._trained_on(mark)
         if self.made.entered:
             self._call(made=False)
-        named = self._named_here() if self.made.missed() else None
-        return named or self._by_order(leaves)
+        return self._by_order(leaves, self._named_here() if self.made.missed() else None)
 
     def _trained_on(self, mark: Mark) -> Share:
         if self.made.entered:
@@ -289,9 +298,10 @@ class Shares:
         for x in tensors:
             self._mark(x, share, reading, self._handed)
 
-    def _by_order(self, leaves: Sequence[torch.Tensor]) -> Share | None:
+    def _by_order(self, leaves: Sequence[torch.Tensor], named: Share | None) -> Share | None:
         """That of a copy, or of what a loop made of a batch: of as many rows, the last read
-        first. None for rows that are no batch's."""
+        first. None for rows that are no batch's. named: of the one that the script names, where
+        it may be that."""
         shares = [
             share
             for reading in reversed(self._readings.values())
@@ -301,9 +311,14 @@ class Shares:
         apart = [reading for reading in self._readings.values() if reading.apart]
         if apart and (held := self._held_here()) is not None:
             shares.append(held)
-        if self.alike and self.alike.call(leaves, [share.count for share in shares]):
+        counts = [share.count for share in shares if share is not named]
+        if named is not None:
+            counts.append(named.count)
+        if self.alike and self.alike.call(leaves, counts):
             return None
         rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
+        if named is not None and named.count in rows:
+            return named
         fitting = (share for share in shares if share.count in rows)
         found = next(fitting, shares[0] if shares else None)
         return self._in_turn(leaves, apart[-1]) if found is None and apart else found
@@ -332,7 +347,7 @@ class Shares:
         for held in held_by_scopes():
             found = {mark.at: mark for x in held if (mark := self._mark_of(x))}
             if found:
-                return self._trained_on(*found.values()) if len(found) == 1 else None
+                return next(iter(found.values())).share if len(found) == 1 else None
         return None
 
     def _mark_of(self, x: torch.Tensor) -> Mark | None:

@@ -24,6 +24,9 @@ _LOOKS_UP = {"__getitem__", "embedding", "index_select"}
 _IDLE = 16
 """Calls on batches as loaders gave them, after which a loop over kept ones is taken for one that
 changes none."""
+_MISSED = 2
+"""How often it is looked again for a change that begins later: a loop may call a model on what is
+no batch's for ever."""
 _looking: set[int] = set()
 """Threads in which one of these looks: what that calls is nobody's."""
 
@@ -48,7 +51,7 @@ class MadeOfBatches(TorchFunctionMode):
         super().__init__()
         self._mark_of, self._mark = mark_of, mark
         self.entered, self._trained, self._ended = False, True, False
-        self._idle, self._opened = 0, False
+        self._idle, self._missed, self._opened = 0, 0, False
         self.held: Share | None = None
 
     def open(self) -> None:
@@ -63,7 +66,8 @@ class MadeOfBatches(TorchFunctionMode):
     def handed(self, *, first: bool) -> None:
         """A loader hands out a batch. first: of its pass."""
         if first:
-            self._trained, self._ended, self.held, self._idle = False, False, None, 0
+            self._trained, self._ended, self.held = False, False, None
+            self._idle = self._missed = 0
         if not self._trained:
             self._enter()
 
@@ -74,12 +78,17 @@ class MadeOfBatches(TorchFunctionMode):
         if reads or self._idle > _IDLE or private.compiles():
             self.leave()
 
+    def used(self) -> None:
+        """A loop draws beside the kept batch, and may again."""
+        if self.held is not None:
+            self._idle = 0
+
     def missed(self) -> bool:
         """A model is called on what is of no batch, as far as is known. Returns whether a loop may
         have begun to change what it kept, while nobody looked."""
-        if self._idle <= _IDLE:
+        if self._idle <= _IDLE or self._missed == _MISSED:
             return False
-        self._trained, self._idle = False, 0
+        self._trained, self._idle, self._missed = False, 0, self._missed + 1
         self._enter()
         return True
 
