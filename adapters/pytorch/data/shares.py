@@ -52,11 +52,6 @@ class PassReading:
         """That of the batch handed out last."""
         return self.recent[-1] if self.recent else None
 
-    def of_draws(self) -> Share | None:
-        """That of the batch that the loop draws beside."""
-        self.made.used()
-        return self.current
-
     @property
     def apart(self) -> bool:
         """Whether another thread reads it."""
