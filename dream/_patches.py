@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import wraps
 from types import ModuleType
 from typing import Any, Self, TypeVar, final
@@ -114,3 +114,14 @@ def value_set(variable: ContextVar[T], value: T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+def in_this_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which finds context variables as they are here wherever it is called:
+    also in a thread of its own, as that of a backward pass on a GPU."""
+    context = copy_context()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return context.copy().run(function, *args, **kwargs)  # a copy: it may call itself
+
+    return call

@@ -325,7 +325,7 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
 
 
 DrawKind = Literal[
-    "mask", "channels", "rows", "fill", "like", "size", "normal", "attention", "pick"
+    "mask", "channels", "rows", "fill", "like", "size", "normal", "attention", "pick", "again"
 ]
 _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("mask", (torch, VF), ("dropout", "dropout_")),
@@ -340,8 +340,9 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("normal", (torch,), ("normal",)),
     ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
     ("pick", (torch,), ("randperm",)),
+    ("again", (torch.utils.checkpoint,), ("checkpoint",)),
 )  # fmt: skip
-"""What draws random numbers, by how a rank's rows are had of it."""
+"""What draws random numbers, by how a rank's rows are had of it; and what draws them again."""
 
 
 @final

@@ -218,6 +218,16 @@ def transform() -> str | None:
     return None if level is None else str(level.key().name)
 
 
+def is_batched(x: torch.Tensor) -> bool:
+    """Whether it stands for each sample's tensor under torch.func.vmap, and can't be read."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
+
+
 def compiles() -> bool:
     """Whether anything was given to torch.compile, be it not called yet."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # a second to import

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,11 @@ def _load(file: Path) -> Figures:
 def _environment(framework: str) -> dict[str, str]:
     env = {name: text for name, text in os.environ.items() if name not in _TORN}
     env |= {"OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "300", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # a process that asks CUDA itself can't be forked
     backend = framework.removeprefix("keras-")
-    return env | ({IMPORTS: "torch"} if framework == "torch" else keras_on(backend))
+    imports = {IMPORTS: "torch"} if framework == "torch" else keras_on(backend)
+    there = [name for name in imports[IMPORTS].split(",") if find_spec(name)]
+    return env | imports | {IMPORTS: ",".join(there)}
 
 
 def _end(line: list[str], env: Mapping[str, str], folder: Path, seconds: float) -> tuple[int, str]:

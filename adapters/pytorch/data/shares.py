@@ -19,7 +19,7 @@ from dream.adapters.pytorch.data.before import tensors_before
 from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
 from dream.adapters.pytorch.loss.coupling.made import MadeOfBatches
-from dream.adapters.pytorch.loss.coupling.origins import is_in_place
+from dream.adapters.pytorch.loss.coupling.origins import in_batch, is_in_place
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
 from dream.data.partition import Share
@@ -380,6 +380,9 @@ class Shares:
                 self._mark(value, share, reading, at)
         elif isinstance(batch, (list, tuple)):
             for value in batch:
+                self._mark(value, share, reading, at)
+        elif hasattr(batch, "__dict__"):
+            for value in in_batch(batch):
                 self._mark(value, share, reading, at)
 
     def _forget(self, key: int, memory: int, share: Share) -> None:

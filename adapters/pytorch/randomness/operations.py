@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from dream._log import logger
+from dream._patches import in_this_context
 from dream.adapters.pytorch.hooks import DrawKind
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for
+from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
 from dream.adapters.pytorch.randomness.sites import of_parameters
 
 Own = Callable[..., Any]
@@ -97,10 +98,11 @@ def _mask(name: str, own: Own) -> Own:
     kernel, which is run on ones."""
 
     def draw(input: Any, p: float, rows: Rows, place: Place) -> Any:
-        noise = empty_for(input, rows.whole(input.shape, place))
-        if noise.device.type == "cpu":
+        shape = rows.whole(input.shape, place)
+        if input.device.type == "cpu":
+            noise = empty_for(input, shape)
             return rows.take(noise.bernoulli_(1.0 - p), place).div_(1.0 - p)
-        return rows.take(own(noise.fill_(1.0), p, True), place)
+        return rows.take(own(spread_for(input, shape).fill_(1.0), p, True), place)
 
     return _dropout(name, own, draw)
 
@@ -316,6 +318,19 @@ def _pick(name: str, own: Own) -> Own:
     return wrapped
 
 
+def _again(name: str, own: Own) -> Own:
+    """What computes again in backward, on a GPU in a thread of torch's. name: for its kind."""
+    del name
+
+    @wraps(own)
+    def wrapped(function: Own, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return own(function, *args, **kwargs)
+        return own(in_this_context(function), *args, **kwargs)
+
+    return wrapped
+
+
 _KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
     "mask": _mask,
     "channels": _channels,
@@ -326,4 +341,5 @@ _KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
     "normal": _normal,
     "attention": _attention,
     "pick": _pick,
+    "again": _again,
 }

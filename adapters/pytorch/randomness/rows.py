@@ -93,11 +93,28 @@ class Rows:
 
 
 def empty_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return an empty tensor of a shape whose dims lie in memory as those of `like` do. A dim of
-    one row lies inside that of the same stride: its batch may be transposed none the less."""
-    strides, sizes = like.stride(), like.shape
-    order = sorted(range(like.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1, dim))
+    """Return an empty tensor of a shape whose dims lie in memory as those of `like` do."""
+    order = _order_of(like)
     if order == [*range(like.dim())]:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     made = torch.empty([shape[dim] for dim in order], dtype=like.dtype, device=like.device)
     return made.permute([order.index(dim) for dim in range(like.dim())])
+
+
+def spread_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The same, with gaps in its memory where a tensor of the shape, that `like` has a part of, has
+    some: as one token of each sample has. A GPU's kernel of dropout goes through such in another
+    order."""
+    within, sizes = 1, like.shape
+    for dim in reversed(_order_of(like)):
+        if like.stride(dim) != within and (sizes[dim] > 1 or shape[dim] != sizes[dim]):
+            return torch.empty([*shape, 2], dtype=like.dtype, device=like.device)[..., 0]
+        within *= max(sizes[dim], 1)
+    return empty_for(like, shape)
+
+
+def _order_of(x: torch.Tensor) -> list[int]:
+    """Sort dims by how far apart in memory what lies along them is. One of a single row lies inside
+    that of the same stride: its batch may be transposed none the less."""
+    strides, sizes = x.stride(), x.shape
+    return sorted(range(x.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1, dim))

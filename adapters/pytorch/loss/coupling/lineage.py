@@ -40,6 +40,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     called_by_dream,
     fills_rows,
+    in_batch,
     is_in_place,
     is_recorded,
     leaves_of,
@@ -106,8 +107,8 @@ class Lineage(TorchFunctionMode):
             self.end()
         self._rows = rows = Rows.of(share)
         self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
-        self.kept.begin(tensors_of(batch), share.count)
-        for x in tensors_of(batch):
+        self.kept.begin(tensors := in_batch(batch), share.count)
+        for x in tensors:
             place = place_of(x, rows) if share.count >= _FEWEST else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))

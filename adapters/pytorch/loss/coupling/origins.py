@@ -111,6 +111,8 @@ LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
 """What hands values to others than torch."""
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
            torch.dtype, torch.device}  # fmt: skip
+_DEEP, _OBJECTS = 4, 64
+"""How deep in objects of a batch, and in how many, tensors are looked for."""
 
 
 def leaves_of(tree: Any) -> list[Any]:
@@ -127,6 +129,23 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def tensors_of(made: Any) -> list[torch.Tensor]:
     return [x for x in leaves_of(made) if isinstance(x, torch.Tensor)]
+
+
+def in_batch(batch: object) -> list[torch.Tensor]:
+    """Return a batch's tensors, and those of what has a class of its own: a graph with its nodes
+    and edges, a mapping of words, a dataclass. Not what is trained."""
+    found: list[torch.Tensor] = []
+    left, seen = [(leaf, _DEEP) for leaf in leaves_of(batch)], set[int]()
+    while left and len(seen) < _OBJECTS:
+        leaf, deep = left.pop(0)
+        if isinstance(leaf, torch.Tensor):
+            found += [] if leaf.requires_grad else [leaf]
+        elif deep and type(leaf) not in _LEAVES and not isinstance(leaf, torch.nn.Module | type):
+            own = getattr(leaf, "__dict__", None)
+            if own and id(leaf) not in seen:
+                seen.add(id(leaf))
+                left += [(each, deep - 1) for each in leaves_of([*own.values()])]
+    return found
 
 
 def node_of(x: torch.Tensor) -> Any:

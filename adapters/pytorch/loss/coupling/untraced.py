@@ -20,7 +20,7 @@ from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import leaves_of
-from dream.adapters.pytorch.private import to_local
+from dream.adapters.pytorch.private import is_batched, to_local
 from dream.collectives import Communicator
 from dream.data.partition import Share
 
@@ -209,7 +209,8 @@ class UntracedCalls:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    return bool(x.layout == torch.strided and not x.is_nested and x.dim() and to_local(x) is x)
+    plain = x.layout == torch.strided and not x.is_nested and x.dim() and to_local(x) is x
+    return bool(plain) and not is_batched(x)
 
 
 def _figure(x: torch.Tensor) -> float:
