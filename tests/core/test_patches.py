@@ -1,14 +1,19 @@
-"""Functions of a framework's that the script has by names of its own."""
+"""Functions of a framework's that the script has by names of its own, and the values that a
+function finds where it was made."""
 
 from __future__ import annotations
 
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from types import ModuleType
 
 import pytest
 
-from dream._patches import bound_to
+from dream._patches import bound_to, in_this_context, value_set
+
+_VALUE: ContextVar[int] = ContextVar("value", default=0)
 
 
 def test_a_method_that_was_looked_up_again_is_the_same_function(
@@ -19,3 +24,16 @@ def test_a_method_that_was_looked_up_again_is_the_same_function(
     assert script.draw is not random.random  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_script", script)
     assert (script, "draw") in bound_to([random.random], "random")[id(random.random)]
+
+
+def test_a_function_finds_the_values_of_where_it_was_made() -> None:
+    def found(times: int = 1) -> list[int]:
+        return [_VALUE.get(), *(again(times - 1) if times else [])]
+
+    with value_set(_VALUE, 3):
+        again = in_this_context(found)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(found, 0).result() == [0]
+        assert thread.submit(again).result() == [3, 3]  # it calls itself within
+    assert again(0) == [3]
+    assert _VALUE.get() == 0

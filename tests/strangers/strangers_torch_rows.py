@@ -144,6 +144,7 @@ ROWS: list[Row] = [
     Row("gradients_clamped_by_hooks"),
     Row("gradients_cleared_in_place", sample=("mirrored",)),
     Row("graph_full_batch"),
+    Row("graphs_in_objects", sample=("mirrored",)),
     Row("guidance_without_labels"),
     Row(
         "hardest_samples",

@@ -8,7 +8,8 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -335,6 +336,41 @@ def generated() -> Figures:
     told = figures(model, history)
     del told["next of numpy"]  # batches are drawn ahead, in a thread
     return told
+
+
+@script
+def computed_again() -> Figures:
+    """In a RematScope, by a thread as on a GPU. TensorFlow's can't do so to BatchNorm."""
+    keras.utils.set_random_seed(15)
+    x, y = vectors(31)
+    with block(), _backward_in_a_thread(), nullcontext() if TF else keras.RematScope("full"):
+        inner = [layers.BatchNormalization(), layers.Dropout(0.3, seed=5)]
+        model = keras.Sequential(
+            [keras.Input((6,)), layers.Dense(6, "tanh"), *inner, layers.Dense(1)]
+        )
+        model.compile(momentum(), "mse")
+        losses = model.fit(x, y, batch_size=10, epochs=2, verbose=0).history["loss"]
+    return figures(model, losses=losses)
+
+
+@contextmanager
+def _backward_in_a_thread() -> Iterator[None]:
+    if TF:
+        yield
+        return
+    import torch
+
+    engine = torch.autograd.graph._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(engine, *args, **kwargs).result()
+
+    torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
 
 
 @script

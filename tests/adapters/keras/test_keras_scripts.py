@@ -25,6 +25,7 @@ NAMES = (
     "python_dataset",
     "frameworks_own_data",
     "generated",
+    "computed_again",
     "step_by_hand",
 )
 

@@ -16,7 +16,7 @@ import dream
 from dream.adapters.pytorch.randomness import generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.rows import Rows, spread_for
 from dream.data.partition import Division
 
 ROWS = 13
@@ -69,6 +69,19 @@ def test_a_draw_gives_a_rank_its_rows_to_the_bit(name: str, parts: int) -> None:
         patches.take_back()
     assert functional.dropout.__module__ == "torch.nn.functional"
     assert "normal_" not in vars(torch.Tensor)
+
+
+def test_what_a_gpu_draws_in_another_order_has_gaps_for_the_whole_batch_too() -> None:
+    """Its kernel of dropout goes another way through a tensor that is a part of a larger one. A CPU
+    has one way, so a GPU's masks of `tokens[:, 0]` were not those of one device."""
+    tokens = torch.zeros(4, 5, 6)
+    for given in (tokens[:, 0], tokens[:1, 0], tokens[..., 2:], tokens[:0, 0]):
+        made = spread_for(given, (9, *given.shape[1:]))
+        assert (made.shape, made.is_contiguous()) == ((9, *given.shape[1:]), False)
+    for given in (tokens, tokens[:1], tokens[1:3], tokens.flatten(0, 1)):
+        assert spread_for(given, (9, *given.shape[1:])).is_contiguous()
+    turned = spread_for(tokens.transpose(0, 1), (5, 9, 6))
+    assert turned.stride() == (6, 30, 1)
 
 
 def test_a_transposed_batch_of_one_row_is_drawn_in_its_own_order() -> None:
