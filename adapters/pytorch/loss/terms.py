@@ -20,6 +20,7 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
+from dream.adapters.pytorch.loss.taken import rows_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 
@@ -30,6 +31,7 @@ alike, as a penalty on parameters or a whole batch."""
 COUNTED = "dream.counted"
 """A key of a node's metadata: what the user says that the loss is a mean over."""
 _CLOSE = 6
+_OF_ONE = graph.Reduction(False, (1,), (0,))
 
 
 @dataclass(slots=True)
@@ -44,8 +46,10 @@ class Term:
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
     of the gradient there that is the term's. read: nodes whose constant its divisor is. apart: the
     number that it is, of what has no row of a batch, as far as is known; form: its graph. over: the
-    sum or mean that removes the samples. one_row: whether it is one sample's, of which a rank has
-    as many as samples.
+    sum or mean that removes the samples. at: the number that it is, before constants. row: the one of
+    the batch's rows that it is computed from, where it is of one. one_row: whether it is one of the
+    samples' that are added up, of which a rank has as many as samples. lone: whether it is the only
+    one here, though there are more rows: by itself it may be the loss of a row of a fixed number.
     """
 
     node: Any
@@ -65,7 +69,10 @@ class Term:
     apart: torch.Tensor | None = None
     form: tuple[object, ...] = ()
     over: graph.Reduction | None = None
+    at: Any = None
+    row: int | None = None
     one_row: bool = False
+    lone: bool = False
 
     @property
     def counts_with(self) -> int:
@@ -77,7 +84,7 @@ class Term:
         self.kind, self.calls, self.share, self.count, self.plain = "once", [], None, None, True
         self.divided = self.floor = None
         self.unknown = self.noticed = ""
-        self.read, self.zeroed = [], []
+        self.read, self.zeroed, self.row = [], [], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +265,18 @@ class _Reader:
         term.share = shares[0]
         if any(each.total != shares[0].total for each in shares):  # alike on all ranks
             return self._not_understood(term, "several batches at once")
+        rows = rows_of(node, term.share.count)
+        if rows is not None and len(rows) > 1:
+            return self._not_understood(term, "a loss of several rows")
+        term.at, term.row = node, None if rows is None else min(rows)
         if reduction is None or not below:
-            return self._not_understood(term, name)
-        self._judge(term, node, name, below, divisors, ragged=seen.ragged)
-        if seen.couples and not term.unknown:
+            if term.row is None:
+                return self._not_understood(term, name)
+            chain = [_OF_ONE]
+        self._judge(term, node, name, chain, divisors, ragged=seen.ragged)
+        if term.row is not None:
+            term.read = [each.at for each in divisors]
+        elif seen.couples and not term.unknown:
             term.unknown, term.plain = seen.couples, False
         return term
 
