@@ -37,6 +37,7 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
+from dream.adapters.pytorch.loss.nothing import in_place_of
 from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
@@ -190,8 +191,16 @@ class WeighedBackward:
                     self._run_known(run, tensors, *known)
                     return
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            if not self._calls or not all(map(_starts, roots)) or recomputing():
+            if not self._calls or recomputing():
                 run(tensors, given, retain_graph, create_graph, inputs=inputs)
+                return
+            if not all(map(_starts, roots)):
+                nothing = None if given is not None or inputs else self._nothing(roots)
+                if nothing is None:
+                    run(tensors, given, retain_graph, create_graph, inputs=inputs)
+                else:
+                    self._start(run, [nothing], [None], {}, None)
+                    is_global(roots[0], self._among).data.copy_(nothing.detach())
                 return
             gradients = [given] if given is None or isinstance(given, torch.Tensor) else list(given)
             gradients = gradients * len(roots) if gradients == [None] else gradients
@@ -199,6 +208,12 @@ class WeighedBackward:
             self._start(run, roots, gradients, keep, inputs)
 
         return self.script_hooks.around(self.row_leaves.around(backward))
+
+    def _nothing(self, roots: list[Any]) -> torch.Tensor | None:
+        """What stands for a loss to which this rank's rows add nothing, so that it has no graph."""
+        waiting = [call for bearer in self.bearers() for call in self._calls[bearer]]
+        one = len(roots) == 1 and isinstance(roots[0], torch.Tensor)
+        return in_place_of(roots[0], waiting) if one else None
 
     def through(
         self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]

@@ -20,6 +20,7 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
+from dream.adapters.pytorch.loss.nothing import call_of_nothing
 from dream.adapters.pytorch.loss.taken import rows_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
@@ -108,6 +109,9 @@ def terms_of(
     """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
     output is not seen. apart: what is known of others like these."""
     reader = _Reader(armed, apart or TermsApart())
+    nothing = call_of_nothing(root)
+    if nothing is not None:
+        return [Term(root.grad_fn, "sum", [nothing], nothing.share)]
     if root.numel() != 1:
         reader.terms.append(reader.unknown(root.grad_fn, "a gradient of its own"))
     else:
@@ -272,8 +276,8 @@ class _Reader:
         if reduction is None or not below:
             if term.row is None:
                 return self._not_understood(term, name)
-            chain = [_OF_ONE]
-        self._judge(term, node, name, chain, divisors, ragged=seen.ragged)
+            below = [_OF_ONE]
+        self._judge(term, node, name, below, divisors, ragged=seen.ragged)
         if term.row is not None:
             term.read = [each.at for each in divisors]
         elif seen.couples and not term.unknown:
