@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, final
 
@@ -108,7 +109,7 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
     for term in singles:
         way = ways.get(term.node)
         if way is None or not (term.plain or _is_plain_sum(term, singles)):
-            term.unknown, term.plain = "a loss of one row", False
+            term.not_understood("a loss of one row")
             continue
         divisors = way.divisors
         if len(rows) == 1 and not (way.added or way.mean):  # what divides it may divide all
@@ -126,7 +127,8 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
 def _is_plain_sum(term: Term, singles: Sequence[Term]) -> bool:
     """Whether nothing but sums is between samples' losses and a product with what parameters give,
     by which the gradient of all of them is multiplied at once."""
-    ways = _ways(term.node, {each.at for each in singles if each.node is term.node}, alone=False)
+    inside = {each.at for each in singles if each.node is term.node}
+    ways = _ways(term.node, inside, alone=False, products=True)
     return term.at in ways and not any(way.mean or way.divisors for way in ways.values())
 
 
@@ -162,9 +164,12 @@ class _Way:
         return replace(self, added=self.added or first or name in graph.STACK)
 
 
-def _ways(root: Any, wanted: set[Any], *, alone: bool) -> dict[Any, _Way]:
+def _ways(
+    root: Any, wanted: set[Any], *, alone: bool, products: bool = False
+) -> dict[Any, _Way]:
     """The ways from a loss to the samples'. alone: there is one sample, whose loss nothing but
-    where it is added to a first 0, or put into a tensor, tells from that of all."""
+    where it is added to a first 0, or put into a tensor, tells from that of all. products: through
+    those with what parameters give, too."""
     found: dict[Any, _Way] = {}
     left = [(root, _Way())]
     while left:
@@ -173,6 +178,8 @@ def _ways(root: Any, wanted: set[Any], *, alone: bool) -> dict[Any, _Way]:
             found[node] = _to_the_last(node, way) if alone else way
         elif (beyond := way.beyond(node)) is not None:
             left += [(each, beyond) for each in graph.operands(node)]
+        elif products and node.name() in graph.SCALE:
+            left += [(each, way) for each in graph.operands(node)]
     return found
 
 
@@ -205,8 +212,27 @@ def _divide(added: Sequence[Term], nodes: Sequence[Any], share: Share) -> None:
     over = graph.Reduction(False, (many, elements // many) if flat else (elements,), (0,))
     own = [each for each in numbers if isinstance(each, float) and each != share.total]
     rows = any(each / share.count in (1, 2, 3, 4) for each in own)
-    divided = SumDivisor(by, over, share, ragged=True, counts=rows or None)
+    weights = partial(_weights, added, nodes[0])
+    divided = SumDivisor(by, over, share, ragged=True, counts=rows or None, weights=weights)
     for term in added:
         term.divided, term.kind, term.count, term.read = divided, "count", by, [*nodes]
         if isinstance(by, torch.Tensor):
             term.floor = floor_of(by)
+
+
+def _weights(added: Sequence[Term], top: Any) -> list[tuple[float, bool]]:
+    """The sums of what samples' losses are multiplied by, each by itself or in one tensor. top:
+    what divides all of them."""
+    own = sum(_weight(term.node, term.at) for term in added)
+    return [(own, True), *(each for node in graph.operands(top) for each in graph.weights_below(node))]
+
+
+def _weight(node: Any, end: Any) -> float:
+    """What one sample's loss is multiplied by."""
+    weight = 1.0
+    while node is not end and len(graph.operands(node)) == 1:
+        other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+        if node.name()[0] == "M" and isinstance(other, torch.Tensor) and other.numel() == 1:
+            weight *= float(other)
+        (node,) = graph.operands(node)
+    return weight

@@ -110,7 +110,7 @@ class Reader:
         listed = [term for each in terms for term in each]
         found, asks = self._looks.at(roots, listed, armed)
         asks = self.untraced.asks() or asks
-        weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
+        weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut, armed=armed)
         agree(weighed)
         say(weighed.terms, self.said, strict=self._strict)
         say_coupled(found, self.said, strict=self._strict)

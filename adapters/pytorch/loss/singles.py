@@ -48,8 +48,7 @@ class Singles:
         """Have the only one of a rank count as what is known of such."""
         for term in terms:
             if term.lone and _form(term.at) not in self._added:
-                term.unknown, term.plain = "a loss of one row", False
-                term.kind, term.count, term.divided, term.floor = "mean", None, None, None
+                term.not_understood("a loss of one row")
 
 
 def _form(node: Any) -> _Form:

@@ -80,6 +80,12 @@ class Term:
         """What tells terms that are divided by the same."""
         return id(self.count if self.divided is None else self.divided)
 
+    def not_understood(self, name: str) -> None:
+        """It counts as a mean over samples, for this operation."""
+        self.kind, self.count, self.plain, self.unknown = "mean", None, False, name
+        self.divided = self.floor = None
+        self.numel = -1
+
     def counts_once(self) -> None:
         """It was found to be of parameters alone."""
         self.kind, self.calls, self.share, self.count, self.plain = "once", [], None, None, True
@@ -119,8 +125,16 @@ def terms_of(
         if near is not None:
             return [near]
         reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
+        reader.terms = _less_nothing(reader.terms)
         sum_up(root.grad_fn, reader.terms)
     return reader.terms
+
+
+def _less_nothing(terms: list[Term]) -> list[Term]:
+    """Leave out of a loss what is times 0, as what a loop begins to add to, beside other parts."""
+    nothing = [term for term in terms if term.share is not None and graph.vanishes(term.node)]
+    others = [term for term in terms if term not in nothing] if nothing else terms
+    return others if any(term.share is not None for term in others) else terms
 
 
 @final
@@ -299,7 +313,7 @@ class _Reader:
         return self._not_understood(term, name) if shares else term
 
     def _not_understood(self, term: Term, name: str) -> Term:
-        term.kind, term.count, term.plain, term.unknown = "mean", None, False, name
+        term.not_understood(name)
         return term
 
     def _counted(self, node: Any, top: Any, count: float) -> Term:

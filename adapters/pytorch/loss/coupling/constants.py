@@ -308,7 +308,8 @@ class ConstantLooks:
         figures = [float(zlib.crc32(what.encode()))] if rows else [-inf]
         figures += _slots([_digest(each.value) for each in alike])
         figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
-        met = self._lineage.met(_nodes(starts), read)
+        singly = any(term.one_row for term in terms)
+        met = self._lineage.met(_nodes(starts), read, singly=singly)
         figures += _by_name(met)
         figures += self._singles.figures(terms)
         figures += self._apart.figures(terms)

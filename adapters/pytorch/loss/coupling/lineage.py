@@ -52,6 +52,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     tensors_of,
     try_halves,
 )
+from dream.adapters.pytorch.loss.taken import takes_one
 from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
@@ -187,15 +188,18 @@ class Lineage(TorchFunctionMode):
             for a, origin in held
         )  # fmt: skip
 
-    def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[MixedRows]:
+    def met(
+        self, nodes: Iterable[Any], read: Collection[Any], *, singly: bool = False
+    ) -> list[MixedRows]:
         """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
-        divisor is taken for a count. A step's backward passes may be several: what follows the
+        divisor is taken for a count. singly: rows are taken one by one, each for a loss of its own. A step's backward passes may be several: what follows the
         next batch is forgotten with that."""
         self._looked = True
         at_nodes: list[MixedRows] = []
         for node in nodes:
             found = node.metadata.get(_MET)
-            self._cuts.tell(node.metadata.get(CUT, ""))
+            if not (singly and takes_one(node, node.name()) is not None):
+                self._cuts.tell(node.metadata.get(CUT, ""))
             if found is not None and not (node in read and found.name in _COUNTS):
                 at_nodes.append(found)
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
