@@ -112,8 +112,8 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
             term.not_understood("a loss of one row")
             continue
         divisors = way.divisors
-        if len(rows) == 1 and not (way.added or way.mean):  # what divides it may divide all
-            divisors = (*divisors, *term.read)
+        if term.node is root and not (way.added or way.mean):  # what divides it may divide all
+            divisors = tuple(term.read)
         term.lone = len(rows) == 1 < share.count
         _be_of_one(term)
         if way.mean is not None:
@@ -164,9 +164,7 @@ class _Way:
         return replace(self, added=self.added or first or name in graph.STACK)
 
 
-def _ways(
-    root: Any, wanted: set[Any], *, alone: bool, products: bool = False
-) -> dict[Any, _Way]:
+def _ways(root: Any, wanted: set[Any], *, alone: bool, products: bool = False) -> dict[Any, _Way]:
     """The ways from a loss to the samples'. alone: there is one sample, whose loss nothing but
     where it is added to a first 0, or put into a tensor, tells from that of all. products: through
     those with what parameters give, too."""
@@ -224,7 +222,10 @@ def _weights(added: Sequence[Term], top: Any) -> list[tuple[float, bool]]:
     """The sums of what samples' losses are multiplied by, each by itself or in one tensor. top:
     what divides all of them."""
     own = sum(_weight(term.node, term.at) for term in added)
-    return [(own, True), *(each for node in graph.operands(top) for each in graph.weights_below(node))]
+    return [
+        (own, True),
+        *(each for node in graph.operands(top) for each in graph.weights_below(node)),
+    ]
 
 
 def _weight(node: Any, end: Any) -> float:

@@ -125,8 +125,8 @@ class SumDivisor:
 class Verdict:
     """What the ranks have found a divisor to be. count: parts of what they add up to; None where it
     is what each rank reads of the sizes. value: that of a constant. noticed: what is taken for
-    granted so. of_tensor: whether some rank has a tensor there. ragged: whether some rank's sum is of
-    as many as the data say."""
+    granted so. of_tensor: whether some rank has a tensor there. ragged: whether some rank's sum is
+    of as many as the data say."""
 
     count: bool | None
     value: float = 0.0
@@ -197,6 +197,22 @@ def times_the_rows(numbers: Sequence[Any], share: Share) -> str:
         return ""
     times = (isinstance(each, float) and abs(each * rows - 1.0) < 1e-6 for each in numbers)
     return TIMES if any(times) else ""
+
+
+def of_the_one(divisor: torch.Tensor | float, found: Sequence[Reduction]) -> bool:
+    """Whether what a share of one sample is divided by is that sample's own, as a length is: other
+    ranks, which have more, have one for each."""
+    if not found or not isinstance(divisor, torch.Tensor) or not divisor.dim():
+        return False
+    return found[-1].sizes[:1] == divisor.shape[:1]
+
+
+def over_samples(chain: Sequence[Reduction], rows: int) -> Reduction:
+    """The reduction that removes the samples: the innermost one over dim 0 of as many."""
+    for each in reversed(chain):
+        if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
+            return each
+    return chain[0]
 
 
 def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:

@@ -117,9 +117,12 @@ class Look:
                 gathered = any(call.bearer is None for calls in sides for call in calls)
                 if all(sides) and not gathered:
                     return name
-            elif graph.couples(node, name, rows) and not is_beside_rows(node):
-                if self.below(node, None, FAR).calls:
-                    return name
+            elif (
+                graph.couples(node, name, rows)
+                and not is_beside_rows(node)
+                and self.below(node, None, FAR).calls
+            ):
+                return name
         return ""
 
 

@@ -40,6 +40,10 @@ _OF_KEPT = (
     "much: another model is trained. Loop over the loader itself, or give what is made of a batch "
     "to the model where the loader hands it out"
 )
+NEAR = (
+    "the parts of this loss count differently: its gradient is exact, and its value after backward "
+    "is near the global one, the same on every rank"
+)
 _LATE = 64
 """The pass after which ranks look again, and after twice as many, and so on."""
 _ASKS = 2.0**-16

@@ -17,7 +17,8 @@ from dream.adapters.pytorch.loss.calls import call_at
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.terms import Term
 
-FIGURES = 2
+OF_SINGLES = 2
+"""Numbers that a rank tells of them."""
 _MOST = 48
 """Nodes of a loss by which it is known again."""
 _Form = tuple[str, ...]
@@ -35,7 +36,7 @@ class Singles:
         rows = {term.row for term in terms if term.one_row}
         shares = [term.share for term in terms if term.share is not None]
         if not (rows or any(share.count for share in shares)):
-            return [-inf] * FIGURES
+            return [-inf] * OF_SINGLES
         only = next((term.row for term in terms if term.lone), None)
         return [float(len(rows)), -inf if only is None else float(only)]
 

@@ -110,7 +110,7 @@ def _below(node: Any, name: str, dim: int) -> tuple[Any, int] | None:
     if name in _DROPS:
         return first, dim + (dim >= (takes_one(node, name) or 0))
     if name in _SWAPS:
-        at = _turned(node, name, dim, len(sizes))
+        at: int | None = _turned(node, name, dim, len(sizes))
     elif name in _LAID_OUT:
         at = _laid_out(sizes, before, dim)
     elif name == "IndexBackward0":

@@ -17,10 +17,12 @@ from dream.adapters.pytorch.loss.divisors import (
     SumDivisor,
     divided_by_numbers,
     floor_of,
+    of_the_one,
+    over_samples,
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.nothing import call_of_nothing
+from dream.adapters.pytorch.loss.nothing import call_of_nothing, less_nothing
 from dream.adapters.pytorch.loss.taken import rows_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
@@ -47,10 +49,9 @@ class Term:
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
     of the gradient there that is the term's. read: nodes whose constant its divisor is. apart: the
     number that it is, of what has no row of a batch, as far as is known; form: its graph. over: the
-    sum or mean that removes the samples. at: the number that it is, before constants. row: the one of
-    the batch's rows that it is computed from, where it is of one. one_row: whether it is one of the
-    samples' that are added up, of which a rank has as many as samples. lone: whether it is the only
-    one here, though there are more rows: by itself it may be the loss of a row of a fixed number.
+    sum or mean that removes the samples. at: its node, before constants. row: the batch's one that
+    it is computed from, if it is of one. one_row: whether it is one of samples' that are added up,
+    of which a rank has as many as samples. lone: whether it is the only such here, of more rows.
     """
 
     node: Any
@@ -125,16 +126,9 @@ def terms_of(
         if near is not None:
             return [near]
         reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
-        reader.terms = _less_nothing(reader.terms)
+        reader.terms = less_nothing(reader.terms)
         sum_up(root.grad_fn, reader.terms)
     return reader.terms
-
-
-def _less_nothing(terms: list[Term]) -> list[Term]:
-    """Leave out of a loss what is times 0, as what a loop begins to add to, beside other parts."""
-    nothing = [term for term in terms if term.share is not None and graph.vanishes(term.node)]
-    others = [term for term in terms if term not in nothing] if nothing else terms
-    return others if any(term.share is not None for term in others) else terms
 
 
 @final
@@ -339,7 +333,7 @@ class _Reader:
             elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
                 break
             divisor = graph.divisor_at(node, name) if reduction is None else None
-            if divisor is not None and not _of_the_one(divisor, found):
+            if divisor is not None and not of_the_one(divisor, found):
                 divisors += [Divisor(divisor, each, node) for each in graph.operands(node)]
             way.add(node)
             after = graph.operands(node)
@@ -368,7 +362,7 @@ class _Reader:
         if weight is not None:
             term.kind, term.count, term.noticed = "count", weight, times
             return
-        term.over = over = _over_samples(chain, rows)
+        term.over = over = over_samples(chain, rows)
         tensors = [each for each in divisors if isinstance(each.by, torch.Tensor)]
         if tensors:
             count: Any = 1.0
@@ -398,23 +392,7 @@ class _Reader:
             term.kind, term.count, term.noticed = term.divided.read()
 
 
-def _of_the_one(divisor: torch.Tensor | float, found: list[graph.Reduction]) -> bool:
-    """Whether what a share of one sample is divided by is that sample's own, as a length is: other
-    ranks, which have more, have one for each."""
-    if not found or not isinstance(divisor, torch.Tensor) or not divisor.dim():
-        return False
-    return found[-1].sizes[:1] == divisor.shape[:1]
-
-
 def _count_alike(first: Term, second: Term) -> None:
     """Two means over the same things, which are counted in one way only."""
     if first.kind == second.kind == "count" and second.divided is not None:
         second.count, second.divided = first.count, None
-
-
-def _over_samples(chain: list[graph.Reduction], rows: int) -> graph.Reduction:
-    """The reduction that removes the samples: the innermost one over dim 0 of as many."""
-    for each in reversed(chain):
-        if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
-            return each
-    return chain[0]

@@ -40,6 +40,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     called_by_dream,
     fills_rows,
+    has_others,
     is_in_place,
     is_recorded,
     leaves_of,
@@ -48,11 +49,11 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     of_torch,
     place_of,
     sorted_out,
+    takes_one_row,
     takes_rows,
     tensors_of,
     try_halves,
 )
-from dream.adapters.pytorch.loss.taken import takes_one
 from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
@@ -192,14 +193,13 @@ class Lineage(TorchFunctionMode):
         self, nodes: Iterable[Any], read: Collection[Any], *, singly: bool = False
     ) -> list[MixedRows]:
         """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
-        divisor is taken for a count. singly: rows are taken one by one, each for a loss of its own. A step's backward passes may be several: what follows the
-        next batch is forgotten with that."""
+        divisor is taken for a count. singly: rows are taken one by one, each for a loss. A step's
+        backward passes may be several: what follows the next batch is forgotten with that."""
         self._looked = True
         at_nodes: list[MixedRows] = []
         for node in nodes:
             found = node.metadata.get(_MET)
-            if not (singly and takes_one(node, node.name()) is not None):
-                self._cuts.tell(node.metadata.get(CUT, ""))
+            self._cuts.tell_at(node, singly=singly)
             if found is not None and not (node in read and found.name in _COUNTS):
                 at_nodes.append(found)
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
@@ -306,11 +306,13 @@ class Lineage(TorchFunctionMode):
                 return made
             of = (each for each in origins.values() if isinstance(each, OfRows))
             rows = next(of, OfRows(self._rows.count, Place(0)))
+            if takes_one_row(name, args, origins.get(id(leaves[0]))):
+                return made
             if name in CUTS and self._cut(name, args, leaves, origins, outs):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
-                others = self._has_others(leaves, origins)
+                others = has_others(leaves, origins, self._rows.count)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
                 never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
@@ -339,12 +341,6 @@ class Lineage(TorchFunctionMode):
                 if self._is_inside():
                     self._cuts.tell(name)
         return parts is not None
-
-    def _has_others(self, leaves: list[Any], origins: dict[int, Origin]) -> bool:
-        """Whether rows are among these whose origin is not known, as behind a normalisation."""
-        n = self._rows.count if self._rows is not None else 0
-        others = (x for x in leaves if id(x) not in origins)
-        return any(n in x.shape[:2] and not isinstance(x, torch.nn.Parameter) for x in others)
 
     def _meet(
         self, name: str, outs: list[torch.Tensor], leaves: list[Any], origins: dict[int, Origin]
