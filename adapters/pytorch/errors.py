@@ -79,13 +79,22 @@ _NOTES = (
         "a model that a strategy splits lies on strategy.topology.device, wherever the script "
         "left it: send batches and targets there.",
     ),
+    (
+        re.compile(
+            "'(int|float|NoneType)' object has no attribute 'backward'|division by zero"
+            "|expects a non-empty TensorList|unsupported operand.*'NoneType' and"
+        ),
+        "if none of this rank's rows has added to the loss, where other ranks' have: begin with "
+        "`loss = output.sum() * 0`, and divide by max(count, 1).",
+    ),
 )
-"""What torch says, and what to write instead."""
+"""What torch and Python say, and what to write instead."""
+_NOTED = (AssertionError, RuntimeError, AttributeError, TypeError, ZeroDivisionError)
 
 
 def explain(error: BaseException | None) -> None:
-    """Add to an error of torch's, that ends a block, what to write."""
-    if isinstance(error, (AssertionError, RuntimeError)):
+    """Add to an error that ends a block what to write."""
+    if isinstance(error, _NOTED):
         for said, note in _NOTES:
             if said.search(str(error)):
                 error.add_note(f"dream: {note}")

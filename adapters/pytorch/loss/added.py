@@ -102,8 +102,8 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
         return
     share = singles[0].share
     assert share is not None
-    ways = _ways(root, {each.node for each in singles}, alone=share.count == 1)
     rows = {term.row for term in singles}
+    ways = _ways(root, {each.node for each in singles}, alone=len(rows) == 1)
     counts: dict[Any, float] = {}
     sums: dict[tuple[Any, ...], list[Term]] = {}
     for term in singles:
@@ -112,8 +112,8 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
             term.not_understood("a loss of one row")
             continue
         divisors = way.divisors
-        if term.node is root and not (way.added or way.mean):  # what divides it may divide all
-            divisors = tuple(term.read)
+        if len(rows) == 1 and not (way.added or way.mean):  # what divides it may divide all
+            divisors = tuple(dict.fromkeys((*divisors, *term.read)))
         term.lone = len(rows) == 1 < share.count
         _be_of_one(term)
         if way.mean is not None:
@@ -160,14 +160,15 @@ class _Way:
         weighs = name in ("MulBackward0", "DivBackward0") and len(graph.operands(node)) == 1
         if not weighs and name not in graph.ADD | graph.PASS | graph.STACK | graph.SUMS:
             return None
-        first = name in graph.ADD and len(graph.operands(node)) == 1
+        sides = graph.operands(node) if name in graph.ADD else ()
+        first = len(sides) == 1 or any(map(graph.vanishes, sides))
         return replace(self, added=self.added or first or name in graph.STACK)
 
 
 def _ways(root: Any, wanted: set[Any], *, alone: bool, products: bool = False) -> dict[Any, _Way]:
-    """The ways from a loss to the samples'. alone: there is one sample, whose loss nothing but
-    where it is added to a first 0, or put into a tensor, tells from that of all. products: through
-    those with what parameters give, too."""
+    """The ways from a loss to the samples'. alone: there is one sample's, which nothing but where
+    it is added to a first 0, or put into a tensor, tells from that of all. products: through those
+    with what parameters give, too."""
     found: dict[Any, _Way] = {}
     left = [(root, _Way())]
     while left:
