@@ -113,7 +113,8 @@ def sum_up(root: Any, terms: Sequence[Term]) -> None:
             continue
         divisors = way.divisors
         if len(rows) == 1 and not (way.added or way.mean):  # what divides it may divide all
-            divisors = tuple(dict.fromkeys((*divisors, *term.read)))
+            own = (node for node in term.read if node.name()[0] == "D")
+            divisors = tuple(dict.fromkeys((*divisors, *own)))
         term.lone = len(rows) == 1 < share.count
         _be_of_one(term)
         if way.mean is not None:
