@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 
 from dream import cluster
-from dream._errors import ConfigurationError, DreamError, Unsupported, WorkerFailed
+from dream._errors import ConfigurationError, Desynchronized, DreamError, Unsupported, WorkerFailed
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
@@ -87,9 +87,17 @@ _NOTES = (
         "if none of this rank's rows has added to the loss, where other ranks' have: begin with "
         "`loss = output.sum() * 0`, and divide by max(count, 1).",
     ),
+    (
+        re.compile("ranks are not in the same call|has waited for others|did not come to"),
+        "a loop that calls backward, an optimizer or a model once for each sample, task or expert "
+        "does so as often as this rank's rows say. Add the losses up and call backward once for "
+        "each batch; call what no row of this rank goes to on none: model(x[:0]).",
+    ),
 )
 """What torch and Python say, and what to write instead."""
-_NOTED = (AssertionError, RuntimeError, AttributeError, TypeError, ZeroDivisionError)
+_NOTED = (
+    AssertionError, RuntimeError, AttributeError, TypeError, ZeroDivisionError, Desynchronized,
+)  # fmt: skip
 
 
 def explain(error: BaseException | None) -> None:
