@@ -30,12 +30,43 @@ def is_rows(node: Any, dim: int) -> bool | None:
         call = call_at(node)
         if call is not None:
             place = None if call.share is None else Rows.of(call.share).find(shape_of(node))
-            return None if place is None else place.dim == dim
+            if place is None:
+                return None
+            if _is_made(node, place.dim):  # which has as many by chance
+                return False if place.dim == dim else None
+            return place.dim == dim
         below = _below(node, node.name(), dim)
         if below is None:
             return None
         node, dim = below
     return None
+
+
+def _is_made(node: Any, dim: int) -> bool:
+    """Whether a dim of an output is seen to be one that the model made: of what it stacked, as
+    heads or steps, or of weights."""
+    for _ in range(_FEW):
+        name = node.name()
+        below: tuple[Any, int] | None
+        if name == "MkldnnRnnLayerBackward0":  # time first, and turned after it
+            return dim == 0
+        if name == "CudnnRnnBackward0":
+            return dim == int(bool(saved(node, "batch_first")))
+        if name in ("AddmmBackward0", "MmBackward0"):
+            if dim == 1:
+                return True
+            below = node.next_functions[-2][0], 0
+        elif name == "StackBackward0":
+            stacked = graph.signed(saved(node, "dim")) % len(shape_of(node))
+            if stacked == dim:
+                return True
+            below = graph.operands(node)[0], dim - (dim > stacked)
+        else:
+            below = _below(node, name, dim)
+        if below is None or below[0] is None:
+            return False
+        node, dim = below
+    return False
 
 
 def is_beside_rows(node: Any) -> bool:

@@ -171,11 +171,58 @@ def parts_of_each() -> Trained:
     return loop(mlp(8), loss, batches(*columns, samples=16))
 
 
+class Steps(nn.Module):
+    """Four steps, time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.cells, self.head = nn.LSTM(2, 7), nn.Linear(7, KINDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, _ = self.cells(x.view(-1, 4, 2).transpose(0, 1))
+        made: torch.Tensor = self.head(out)
+        return made
+
+
+class Heads(nn.Module):
+    """Two answers in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.one, self.other = nn.Linear(WIDTH, KINDS), nn.Linear(WIDTH, KINDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.one(x), self.other(x)])
+
+
+def as_many_steps_as_rows() -> Trained:
+    """What is taken by its number is a step of all rows."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        return sum(F.cross_entropy(out[t], b[1][:, t]) for t in range(4))  # type: ignore[return-value]
+
+    data = TensorDataset(numbers(16, 8, seed=2), integers(KINDS, 16, 4, seed=3))
+    return loop(Steps(), loss, DataLoader(data, batch_size=BATCH))
+
+
+def as_many_heads_as_rows() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        one, other = m(b[0])
+        return F.cross_entropy(one, b[1]) + F.cross_entropy(other, b[1])
+
+    data = TensorDataset(numbers(20, WIDTH, seed=2), integers(KINDS, 20, seed=3))
+    return loop(Heads(), loss, DataLoader(data, batch_size=4))
+
+
 SINGLES: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         added_to_zero, added_to_nothing, some_left_out, some_left_out_beside_a_penalty,
         beside_a_penalty, as_many_kinds_as_rows, by_matching, by_pairs_of_an_image, dice_of_each,
         over_the_sum_of_weights, by_weights_in_one_tensor, parts_of_each,
+        as_many_steps_as_rows, as_many_heads_as_rows,
     )
 }  # fmt: skip
