@@ -203,11 +203,10 @@ class WeighedBackward:
     def _add_nothing(self, run: Run, roots: list[Any]) -> bool:
         """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
         nothing = in_place_of(roots, self._waiting())
-        if nothing is None:
-            return False
-        self._start(run, [nothing], [None], {}, None)
-        is_global(roots[0], self._among).data.copy_(nothing.detach())
-        return True
+        if nothing is not None:
+            self._start(run, [nothing], [None], {}, None)
+            is_global(roots[0], self._among).data.copy_(nothing.detach())
+        return nothing is not None
 
     def through(
         self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
