@@ -162,13 +162,14 @@ def parts_of_each() -> Trained:
     """As many boxes to an image as rows to a share."""
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        out, found = m(b[0]).view(-1, 4, 2), []
+        out, found = m(b[0]).view(-1, 3, 2), []
         for i in range(len(b[0])):
             found.append((out[i][: b[2][i]] - b[1][i][: b[2][i]]).abs().mean())
         return torch.stack(found).mean()
 
-    columns = numbers(37, 4, 2, seed=25), integers(4, 37, seed=26) + 1
-    return loop(mlp(8), loss, batches(*columns, samples=16))
+    columns = numbers(12, 3, 2, seed=25), integers(3, 12, seed=26) + 1
+    data = TensorDataset(numbers(12, WIDTH, seed=2), *columns)
+    return loop(mlp(6), loss, DataLoader(data, batch_size=6))
 
 
 class Steps(nn.Module):
