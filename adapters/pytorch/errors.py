@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 
 from dream import cluster
-from dream._errors import ConfigurationError, DreamError, Unsupported, WorkerFailed
+from dream._errors import ConfigurationError, Desynchronized, DreamError, Unsupported, WorkerFailed
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
@@ -79,13 +79,30 @@ _NOTES = (
         "a model that a strategy splits lies on strategy.topology.device, wherever the script "
         "left it: send batches and targets there.",
     ),
+    (
+        re.compile(
+            "'(int|float|NoneType)' object has no attribute 'backward'|division by zero"
+            "|expects a non-empty TensorList|unsupported operand.*'NoneType' and"
+        ),
+        "if none of this rank's rows has added to the loss, where other ranks' have: begin with "
+        "`loss = output.sum() * 0`, and divide by max(count, 1).",
+    ),
+    (
+        re.compile("ranks are not in the same call|has waited for others|did not come to"),
+        "a loop that calls backward, an optimizer or a model once for each sample, task or expert "
+        "does so as often as this rank's rows say. Add the losses up and call backward once for "
+        "each batch; call what no row of this rank goes to on none: model(x[:0]).",
+    ),
 )
-"""What torch says, and what to write instead."""
+"""What torch and Python say, and what to write instead."""
+_NOTED = (
+    AssertionError, RuntimeError, AttributeError, TypeError, ZeroDivisionError, Desynchronized,
+)  # fmt: skip
 
 
 def explain(error: BaseException | None) -> None:
-    """Add to an error of torch's, that ends a block, what to write."""
-    if isinstance(error, (AssertionError, RuntimeError)):
+    """Add to an error that ends a block what to write."""
+    if isinstance(error, _NOTED):
         for said, note in _NOTES:
             if said.search(str(error)):
                 error.add_note(f"dream: {note}")

@@ -362,9 +362,9 @@ def saved(node: Any, name: str) -> Any:
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
-    """The sizes of what a node of the autograd graph made."""
+    """The sizes of what a node of the autograd graph made; none of nested tensors."""
     made = node._input_metadata
-    return tuple(made[0].shape) if made else ()
+    return tuple(made[0].shape) if made and not made[0].is_nested_tensor else ()
 
 
 def note(node: Any, key: str, value: object) -> None:

@@ -284,6 +284,8 @@ def cut_rows(batch: Any, first: int, stop: int) -> Any:
 def empty(batch: Any) -> Any:
     """The batch of one sample without that sample: tensors lose their rows, lists their items."""
     if isinstance(batch, torch.Tensor):
+        if batch.is_nested:  # which takes no rows of itself
+            return _empty_nested(batch)
         return batch[:0] if batch.dim() else batch
     if isinstance(batch, dict):
         return type(batch)({key: empty(value) for key, value in batch.items()})
@@ -294,3 +296,10 @@ def empty(batch: Any) -> Any:
         nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
         return type(batch)(inner) if nested else type(batch)()
     return batch
+
+
+def _empty_nested(batch: Any) -> torch.Tensor:
+    if batch.layout == torch.jagged:
+        rows, offsets = batch.values()[:0], batch.offsets()[:1]
+        return torch.nested.nested_tensor_from_jagged(rows, offsets)
+    return torch.nested.nested_tensor([], dtype=batch.dtype, device=batch.device)

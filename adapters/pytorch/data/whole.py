@@ -219,6 +219,8 @@ def _state_of(x: torch.Tensor) -> tuple[int, int, int]:
 
 def may_be_rows(x: torch.Tensor, count: int) -> bool:
     """Whether sizes allow that it has a share's rows: first, or as time-first sequences have."""
+    if x.is_nested:  # of sizes that do not divide
+        return False
     sizes = x.shape[:2] if x.dim() > 2 or not x.is_floating_point() else x.shape[:1]
     return any(size and size % max(count, 1) == 0 for size in sizes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,7 +14,7 @@ import torch
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import call_at
 from dream.adapters.pytorch.loss.divisors import SumDivisor, floor_of
-from dream.adapters.pytorch.private import saved, shape_of
+from dream.adapters.pytorch.private import saved
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.terms import Term
@@ -91,44 +92,61 @@ def _through(
     return None
 
 
-_CLOSE = 48
-"""Nodes between a sample's loss and the row that it is of."""
-
-
 def sum_up(root: Any, terms: Sequence[Term]) -> None:
     """Have terms that are one sample's each count as parts of a sum over the samples, or of a mean
-    over them. What one is divided by before they are added up is that sample's own; what all of
-    them are divided by is a count, or a constant, as of any sum. root: the node that the loss is
-    at."""
-    alone = {term.node: (term, row) for term in terms if (row := _row_of(term)) is not None}
-    if not alone:
+    over those that are there. What one is divided by before they are added up is that sample's own;
+    what all of them are divided by is a count, or a constant, as of any sum. root: the node that
+    the loss is at."""
+    singles = [term for term in terms if term.row is not None and not term.unknown]
+    if not singles:
         return
-    share = next(term.share for term, _ in alone.values())
+    share = singles[0].share
     assert share is not None
-    ways = _ways(root, {*alone}, alone=share.count == 1)
-    rows = {row for node, (_, row) in alone.items() if node in ways}
+    rows = {term.row for term in singles}
+    ways = _ways(root, {each.node for each in singles}, alone=len(rows) == 1)
+    counts: dict[Any, float] = {}
     sums: dict[tuple[Any, ...], list[Term]] = {}
-    for node, way in ways.items():
-        term = alone[node][0]
-        if len(rows) == 1 < share.count:
-            if not way.mean:
-                term.unknown, term.plain = "a loss of one row", False
-        elif share.count > 1 or way.added or not term.read:
-            _be_of_one(term, way)
-            if way.divisors and not way.mean:
-                sums.setdefault(way.divisors, []).append(term)
+    for term in singles:
+        way = ways.get(term.node)
+        if way is None or not (term.plain or _is_plain_sum(term, singles)):
+            term.not_understood("a loss of one row")
+            continue
+        divisors = way.divisors
+        if len(rows) == 1 and not (way.added or way.mean):  # what divides it may divide all
+            own = (node for node in term.read if node.name()[0] == "D")
+            divisors = tuple(dict.fromkeys((*divisors, *own)))
+        term.lone = len(rows) == 1 < share.count
+        _be_of_one(term)
+        if way.mean is not None:
+            term.kind, term.count = "count", counts.setdefault(way.mean, _many(way.mean))
+        elif divisors:
+            sums.setdefault(divisors, []).append(term)
     for divisors, added in sums.items():
         _divide(added, divisors, share)
+
+
+def _is_plain_sum(term: Term, singles: Sequence[Term]) -> bool:
+    """Whether nothing but sums is between samples' losses and a product with what parameters give,
+    by which the gradient of all of them is multiplied at once."""
+    inside = {each.at for each in singles if each.node is term.node}
+    ways = _ways(term.node, inside, alone=False, products=True)
+    return term.at in ways and not any(way.mean or way.divisors for way in ways.values())
+
+
+def _many(mean: Any) -> float:
+    """How many things a mean is over."""
+    reduction = graph.reduction_at(mean, mean.name())
+    return 1.0 if reduction is None else float(reduction.numel)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What is between a loss and one sample's. mean: whether they are divided by how many samples
-    there are. divisors: nodes that divide by anything else. added: whether it is seen where
+    """What is between a loss and one sample's. mean: the node that divides them by how many there
+    are. divisors: nodes that divide by anything else. added: whether it is seen where
     samples' losses are added up: to a first 0, or in one tensor."""
 
-    mean: bool = False
+    mean: Any = None
     divisors: tuple[Any, ...] = ()
     added: bool = False
 
@@ -136,19 +154,22 @@ class _Way:
         """The way on through a node; None where it is part of a sample's loss."""
         name = node.name()
         if name in graph.MEANS:
-            return replace(self, mean=True)
+            return replace(self, mean=node)
         if graph.divisor_at(node, name) is not None:
             divides = name[0] == "D"  # else a factor, as a weight is
             return replace(self, divisors=(*self.divisors, node)) if divides else self
-        if name not in graph.ADD | graph.PASS | graph.STACK | graph.SUMS:
+        weighs = name in ("MulBackward0", "DivBackward0") and len(graph.operands(node)) == 1
+        if not weighs and name not in graph.ADD | graph.PASS | graph.STACK | graph.SUMS:
             return None
-        first = name in graph.ADD and len(graph.operands(node)) == 1
+        sides = graph.operands(node) if name in graph.ADD else ()
+        first = len(sides) == 1 or any(map(graph.vanishes, sides))
         return replace(self, added=self.added or first or name in graph.STACK)
 
 
-def _ways(root: Any, wanted: set[Any], *, alone: bool) -> dict[Any, _Way]:
-    """The ways from a loss to the samples'. alone: there is one sample, whose loss nothing but
-    where it is added to a first 0, or put into a tensor, tells from that of all."""
+def _ways(root: Any, wanted: set[Any], *, alone: bool, products: bool = False) -> dict[Any, _Way]:
+    """The ways from a loss to the samples'. alone: there is one sample's, which nothing but where
+    it is added to a first 0, or put into a tensor, tells from that of all. products: through those
+    with what parameters give, too."""
     found: dict[Any, _Way] = {}
     left = [(root, _Way())]
     while left:
@@ -157,6 +178,8 @@ def _ways(root: Any, wanted: set[Any], *, alone: bool) -> dict[Any, _Way]:
             found[node] = _to_the_last(node, way) if alone else way
         elif (beyond := way.beyond(node)) is not None:
             left += [(each, beyond) for each in graph.operands(node)]
+        elif products and node.name() in graph.SCALE:
+            left += [(each, way) for each in graph.operands(node)]
     return found
 
 
@@ -173,8 +196,8 @@ def _to_the_last(node: Any, way: _Way) -> _Way:
     return way
 
 
-def _be_of_one(term: Term, way: _Way) -> None:
-    term.kind, term.count, term.numel = ("mean" if way.mean else "sum"), None, -1
+def _be_of_one(term: Term) -> None:
+    term.kind, term.count, term.numel = "sum", None, -1
     term.divided = term.floor = None
     term.noticed, term.read, term.one_row = "", [], True
 
@@ -189,46 +212,30 @@ def _divide(added: Sequence[Term], nodes: Sequence[Any], share: Share) -> None:
     over = graph.Reduction(False, (many, elements // many) if flat else (elements,), (0,))
     own = [each for each in numbers if isinstance(each, float) and each != share.total]
     rows = any(each / share.count in (1, 2, 3, 4) for each in own)
-    divided = SumDivisor(by, over, share, ragged=True, counts=rows or None)
+    weights = partial(_weights, added, nodes[0])
+    divided = SumDivisor(by, over, share, ragged=True, counts=rows or None, weights=weights)
     for term in added:
         term.divided, term.kind, term.count, term.read = divided, "count", by, [*nodes]
         if isinstance(by, torch.Tensor):
             term.floor = floor_of(by)
 
 
-def _row_of(term: Term) -> int | None:
-    """The one row of a batch that a term is computed from; None where it is of more."""
-    share = term.share
-    if term.kind == "once" or term.unknown or share is None or share.total < 2:
-        return None
-    found: set[int] = set()
-    seen: set[Any] = set()
-    left = [(term.node, 0)]
-    while left:
-        node, number = left.pop()
-        if (node, number) in seen:
-            continue
-        if len(seen) == _CLOSE or node.name() == graph.LEAF or call_at(node) is not None:
-            return None
-        seen.add((node, number))
-        taken = _taken(node, number)
-        ways = [(after, at) for after, at in node.next_functions if after is not None]
-        if taken is not None and shape_of(ways[0][0])[:1] == (share.count,):
-            found.add(taken)
-        else:
-            left += ways
-    return found.pop() if len(found) == 1 else None
+def _weights(added: Sequence[Term], top: Any) -> list[tuple[float, bool]]:
+    """The sums of what samples' losses are multiplied by, each by itself or in one tensor. top:
+    what divides all of them."""
+    own = sum(_weight(term.node, term.at) for term in added)
+    return [
+        (own, True),
+        *(each for node in graph.operands(top) for each in graph.weights_below(node)),
+    ]
 
 
-def _taken(node: Any, number: int) -> int | None:
-    """The one row that a node takes of what is below it. number: which of what it made."""
-    if saved(node, "dim") != 0:
-        return None
-    if node.name() == "UnbindBackward0":
-        return number
-    if node.name() == "SelectBackward0":
-        return int(graph.signed(saved(node, "index")))
-    if node.name() == "SliceBackward0":
-        start, stop = (graph.signed(saved(node, each)) for each in ("start", "end"))
-        return int(start) if stop - start == 1 else None
-    return None
+def _weight(node: Any, end: Any) -> float:
+    """What one sample's loss is multiplied by."""
+    weight = 1.0
+    while node is not end and len(graph.operands(node)) == 1:
+        other = saved(node, "other" if node.next_functions[0][0] is not None else "self")
+        if node.name()[0] == "M" and isinstance(other, torch.Tensor) and other.numel() == 1:
+            weight *= float(other)
+        (node,) = graph.operands(node)
+    return weight

@@ -37,7 +37,8 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
-from dream.adapters.pytorch.loss.reading import LossReading, Reader, tell_once
+from dream.adapters.pytorch.loss.nothing import has_graph, in_place_of
+from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
@@ -51,10 +52,6 @@ from dream.collectives import Communicator
 from dream.data.partition import Share
 
 Run = Callable[..., None]
-_NEAR = (
-    "the parts of this loss count differently: its gradient is exact, and its value after backward "
-    "is near the global one, the same on every rank"
-)
 _CALLS = 64
 """Calls of one module that are remembered until its backward."""
 
@@ -148,8 +145,10 @@ class WeighedBackward:
 
     def read_at_once(self, roots: list[Any]) -> LossReading:
         """What losses are, and factors to which no late one is to come."""
-        armed = [call for bearer in self.bearers() for call in self._calls[bearer]]
-        return self.reader.read(roots, armed, lambda _: False, cut=False)
+        return self.reader.read(roots, self._waiting(), lambda _: False, cut=False)
+
+    def _waiting(self) -> list[TrainingCall]:
+        return [call for bearer in self.bearers() for call in self._calls[bearer]]
 
     def taken_elsewhere(self) -> None:
         """The calls that wait have had their gradients taken, averaged, by no backward pass."""
@@ -190,8 +189,9 @@ class WeighedBackward:
                     self._run_known(run, tensors, *known)
                     return
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            if not self._calls or not all(map(_starts, roots)) or recomputing():
-                run(tensors, given, retain_graph, create_graph, inputs=inputs)
+            if not self._calls or not all(map(has_graph, roots)) or recomputing():
+                if given is not None or inputs is not None or not self._add_nothing(run, roots):
+                    run(tensors, given, retain_graph, create_graph, inputs=inputs)
                 return
             gradients = [given] if given is None or isinstance(given, torch.Tensor) else list(given)
             gradients = gradients * len(roots) if gradients == [None] else gradients
@@ -199,6 +199,14 @@ class WeighedBackward:
             self._start(run, roots, gradients, keep, inputs)
 
         return self.script_hooks.around(self.row_leaves.around(backward))
+
+    def _add_nothing(self, run: Run, roots: list[Any]) -> bool:
+        """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
+        nothing = in_place_of(roots, self._waiting())
+        if nothing is not None:
+            self._start(run, [nothing], [None], {}, None)
+            is_global(roots[0], self._among).data.copy_(nothing.detach())
+        return nothing is not None
 
     def through(
         self, call: TrainingCall, run: Run, root: torch.Tensor, given: Any, keep: dict[str, Any]
@@ -356,7 +364,7 @@ class WeighedBackward:
         """Be told what the ranks told each other of losses that here end in some operation. near:
         whether the value is not the exact one if their parts count differently."""
         if self.reader.parts(message[PARTS], ends_in) and near:
-            tell_once(_NEAR, self.reader.said)
+            tell_once(NEAR, self.reader.said)
         if message[OVERTAKEN]:
             self.reader.hear(message[OVERTAKEN])
             self._recipes.clear()  # who reads again meets the others
@@ -390,7 +398,3 @@ class WeighedBackward:
             value = value * late
         to_local(roots[0]).data.fill_(value)
         is_global(roots[0], self._among)
-
-
-def _starts(root: Any) -> bool:
-    return isinstance(root, torch.Tensor) and root.grad_fn is not None

@@ -37,7 +37,7 @@ UNLIKE = (
     "each rank. If that is not so, say strategy.weigh(loss, count)"
 )
 _LITTLE = 1e-3
-FIGURES = 6
+FIGURES = 7
 """Numbers that a rank tells of each divisor."""
 NO_DIVISOR = (-inf, -inf, *(0.0,) * (FIGURES - 2))
 """Those of a rank that has none: any other's are the greatest."""
@@ -104,11 +104,11 @@ class SumDivisor:
 
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether
-        nothing tells that it is a count, whether it may be a constant that only happens to be one
-        ]."""
+        nothing tells that it is a count, whether it may be a constant that only happens to be one,
+        whether it is of as many as the data say]."""
         tensor = isinstance(self.by, torch.Tensor)
         if not self.share.count or self.nothing:
-            return [-inf, -inf, 0.0, float(tensor), 0.0, 0.0]
+            return [-inf, -inf, 0.0, float(tensor), 0.0, 0.0, float(self.ragged)]
         by = float(self.by)
         counts = self.counts
         if counts is None:
@@ -116,7 +116,8 @@ class SumDivisor:
         told = [given for each, given in self.weights() if _is_sum(by, each)]
         known = counts or bool(told)
         sure = any(told) or (known and self.whole)
-        return [by, -by, float(not counts), float(tensor), float(not known), float(not sure)]
+        told_of = not counts, tensor, not known, not sure, self.ragged
+        return [by, -by, *map(float, told_of)]
 
 
 @final
@@ -124,12 +125,19 @@ class SumDivisor:
 class Verdict:
     """What the ranks have found a divisor to be. count: parts of what they add up to; None where it
     is what each rank reads of the sizes. value: that of a constant. noticed: what is taken for
-    granted so. of_tensor: whether some rank has a tensor there."""
+    granted so. of_tensor: whether some rank has a tensor there. ragged: whether some rank's sum is
+    of as many as the data say."""
 
     count: bool | None
     value: float = 0.0
     noticed: str = ""
     of_tensor: bool = False
+    ragged: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a count to ranks that have something to add up."""
+        return self.ragged or self.of_tensor if self.count is None else self.count
 
     @classmethod
     def of(cls, figures: Sequence[float], share: Share | None) -> Verdict:
@@ -137,7 +145,7 @@ class Verdict:
         greatest, least, of_tensor = figures[0], -figures[1], bool(figures[3])
         alike = least == greatest
         if greatest == -inf or not (figures[2] or (of_tensor and alike)):
-            return cls(None, of_tensor=of_tensor)
+            return cls(None, of_tensor=of_tensor, ragged=bool(figures[6]))
         if not alike:
             unlike = UNLIKE if of_tensor and figures[4] else ""
             return cls(count=True, noticed=unlike, of_tensor=of_tensor)
@@ -189,6 +197,22 @@ def times_the_rows(numbers: Sequence[Any], share: Share) -> str:
         return ""
     times = (isinstance(each, float) and abs(each * rows - 1.0) < 1e-6 for each in numbers)
     return TIMES if any(times) else ""
+
+
+def of_the_one(divisor: torch.Tensor | float, found: Sequence[Reduction]) -> bool:
+    """Whether what a share of one sample is divided by is that sample's own, as a length is: other
+    ranks, which have more, have one for each."""
+    if not found or not isinstance(divisor, torch.Tensor) or not divisor.dim():
+        return False
+    return found[-1].sizes[:1] == divisor.shape[:1]
+
+
+def over_samples(chain: Sequence[Reduction], rows: int) -> Reduction:
+    """The reduction that removes the samples: the innermost one over dim 0 of as many."""
+    for each in reversed(chain):
+        if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
+            return each
+    return chain[0]
 
 
 def noting_floors(clamp: Callable[..., Any]) -> Callable[..., Any]:

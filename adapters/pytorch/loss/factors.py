@@ -11,7 +11,7 @@ import torch
 
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import Bearer
+from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
 from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, NO_DIVISOR, Floor, Verdict
 from dream.adapters.pytorch.loss.terms import Term
 from dream.collectives import Communicator
@@ -71,18 +71,27 @@ class Factors:
         self._unlike: set[tuple[str, ...]] = set()
         self._empty = False
 
-    def weigh(self, terms: Sequence[Term], *, fresh: bool, cut: bool) -> Weighed:
+    def weigh(
+        self,
+        terms: Sequence[Term],
+        *,
+        fresh: bool,
+        cut: bool,
+        armed: Sequence[TrainingCall] = (),
+    ) -> Weighed:
         """fresh: no gradients are there yet that the late factor would multiply too. cut: this is
-        one of an update's micro-batches, whose counts are known together at its end."""
+        one of an update's micro-batches, whose counts are known together at its end. armed: the
+        calls since the last backward."""
         listed, self.asks = list(terms), False
-        key = tuple(_shape(term) for term in _each_once(listed))
+        key = tuple(_shape(term) for term in _each_once(listed) if term.kind != "once")
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
         divided = _each_once(term for term in listed if term.divided is not None)
-        if not (means or counted or divided):
+        of = _call_of_nothing(listed, armed)
+        if of is not None or not (means or counted or divided):
             if self._first:
-                self._learn(listed)
-            nothing = self._nothing(listed, late=fresh or cut)
+                self._learn(listed, of)
+            nothing = self._nothing(listed, of, late=fresh or cut)
             return nothing or Weighed(listed, [self._static(term) for term in listed])
         agreed = self._agreed.get(key)
         if agreed is None:
@@ -145,42 +154,48 @@ class Factors:
             floor=term.floor,
         )  # fmt: skip
 
-    def _nothing(self, terms: list[Term], *, late: bool) -> Weighed | None:
+    def _nothing(
+        self, terms: list[Term], call: TrainingCall | None, *, late: bool
+    ) -> Weighed | None:
         """What a rank tells whose batch has none of what the others' losses count, so that it is
-        `outputs.sum() * 0`: a count of none. None where the loss is no such one."""
-        if self._counts is None or not _vanish(terms) or self._counts[0] is not _bearer(terms[0]):
+        `outputs.sum() * 0`: a count of none, be there a penalty on parameters beside. None where
+        the loss is no such one. call: whose outputs the loss has nothing of."""
+        if self._counts is None or call is None or self._counts[0] is not call.bearer:
             return None
-        share = terms[0].share
+        share = call.share
         assert share is not None
+        beside = any(term.kind == "once" for term in terms)
         _, each, floor = self._counts
-        if not late:
-            none = torch.zeros(1, dtype=torch.float64, device=_device_of(terms[0]))
+        if beside or not late:
+            none = torch.zeros(1, dtype=torch.float64, device=_device_of(call.bearer))
             self._among.all_reduce(none, "sum")
-            return Weighed(terms, [0.0] * len(terms))
+            return Weighed(terms, [1.0 if term.kind == "once" else 0.0 for term in terms])
         return Weighed(
             terms, [0.0] * len(terms), late=True, expected=share.total * each,
             sent=-share.count * each, floor=floor,
         )  # fmt: skip
 
-    def _learn(self, terms: list[Term]) -> None:
+    def _learn(self, terms: list[Term], call: TrainingCall | None) -> None:
         """Be there as the ranks agree on their first losses, whatever this rank's is; and take
         what they have found, where it has none of what theirs count."""
-        share = terms[0].share if terms else None
+        share = call.share if call is not None else terms[0].share if terms else None
         found = self._agree([], [], [], share)
-        if _vanish(terms) and (found.each or found.verdicts):
+        if call is not None and (found.each or found.verdicts):
             counts = found.elements or found.counted
             if found.verdicts:
-                counts = bool(found.verdicts[0].count)
+                counts = found.verdicts[0].counts
             key = "divided" if found.verdicts else "count" if found.counted else "elements"
             self._agreed[(key,)] = found
-            self._counts = (_bearer(terms[0]), found.each or 1.0, None) if counts else None
+            self._counts = (call.bearer, found.each or 1.0, None) if counts else None
 
     def _counted(self, terms: list[Term], counted: list[Term]) -> list[Factor]:
         """One small sum over the ranks before backward."""
         once = _each_once(counted)
+        if len(once) == 1:
+            self._counts = _bearer(once[0]), self._counts[1] if self._counts else 1.0, once[0].floor
         own = [_number(t.count if t.share is not None and t.share.count else 0.0) for t in once]
         away = next((c.device for c in own if isinstance(c, torch.Tensor)), None)
-        device = _device_of(counted[0])
+        device = _device_of(_bearer(counted[0]))
         sent = torch.stack(
             [
                 torch.as_tensor(_counted_in(term), dtype=torch.float64, device=device)
@@ -249,23 +264,23 @@ def late_factor(weighed: Weighed, extra: Factor) -> Factor:
     return weighed.expected / total if total else 0.0
 
 
-def _vanish(terms: Sequence[Term]) -> bool:
-    """Whether a loss on a batch in parts is nothing, of whatever it is made."""
-    return (
-        bool(terms)
-        and terms[0].share is not None
-        and all(graph.vanishes(term.node) for term in terms)
-    )
+def _call_of_nothing(terms: Sequence[Term], armed: Sequence[TrainingCall]) -> TrainingCall | None:
+    """The call whose outputs a loss on a batch in parts has nothing of, of whatever it is made;
+    None for any other."""
+    of_data = [term for term in terms if term.share is not None]
+    if not all(graph.vanishes(term.node) for term in of_data):
+        return None
+    calls = of_data[0].calls if of_data else armed
+    return next((each for each in calls if each.share is not None and each.share.parts > 1), None)
 
 
 def _bearer(term: Term) -> Bearer | None:
     return term.calls[0].bearer if term.calls else None
 
 
-def _device_of(term: Term) -> torch.device:
+def _device_of(bearer: Bearer | None) -> torch.device:
     """Where ranks send counts from: one place on all of them, also where one has no sample, and so
     no tensor of its own to tell."""
-    bearer = _bearer(term)
     trained = [] if bearer is None else bearer.trained
     return trained[0].device if trained else torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -257,15 +258,29 @@ def couples(node: Any, name: str, rows: int) -> bool:
         return saved(node, "reduction") in (1, 2)
     if name not in _OVER_DIMS or not rows:
         return False
-    whole = saved(node, "self")
-    given = saved(node, "result") if whole is None else whole
-    sizes = tuple(given.shape) if isinstance(given, torch.Tensor) else saved(node, "self_sym_sizes")
+    sizes = _worked_on(node)
     if not sizes or len(sizes) < 2:
         return bool(sizes) and (sizes[0] == rows or name in _ORDERS)
+    return 0 in _along(node, len(sizes)) and sizes[0] % rows == 0
+
+
+def removed_by(node: Any, name: str, sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """The dims that a node works along, and may remove; None where it works on each element.
+    sizes: of what it worked on."""
+    if name not in _OVER_DIMS:
+        return None
+    return _along(node, len(sizes))
+
+
+def _along(node: Any, many: int) -> tuple[int, ...]:
     dims = saved(node, "dim")
-    return 0 in _dims(saved(node, "dims") if dims is None else dims, len(sizes)) and (
-        sizes[0] % rows == 0
-    )
+    return _dims(saved(node, "dims") if dims is None else dims, many)
+
+
+def _worked_on(node: Any) -> Sequence[int]:
+    whole = saved(node, "self")
+    given = saved(node, "result") if whole is None else whole
+    return tuple(given.shape) if isinstance(given, torch.Tensor) else saved(node, "self_sym_sizes")
 
 
 def _dims(given: Any, many: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
+from dream.adapters.pytorch.loss.taken import is_beside_rows
 from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48
@@ -116,7 +117,11 @@ class Look:
                 gathered = any(call.bearer is None for calls in sides for call in calls)
                 if all(sides) and not gathered:
                     return name
-            elif graph.couples(node, name, rows) and self.below(node, None, FAR).calls:
+            elif (
+                graph.couples(node, name, rows)
+                and not is_beside_rows(node)
+                and self.below(node, None, FAR).calls
+            ):
                 return name
         return ""
 

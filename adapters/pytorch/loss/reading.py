@@ -40,6 +40,10 @@ _OF_KEPT = (
     "much: another model is trained. Loop over the loader itself, or give what is made of a batch "
     "to the model where the loader hands it out"
 )
+NEAR = (
+    "the parts of this loss count differently: its gradient is exact, and its value after backward "
+    "is near the global one, the same on every rank"
+)
 _LATE = 64
 """The pass after which ranks look again, and after twice as many, and so on."""
 _ASKS = 2.0**-16
@@ -110,7 +114,7 @@ class Reader:
         listed = [term for each in terms for term in each]
         found, asks = self._looks.at(roots, listed, armed)
         asks = self.untraced.asks() or asks
-        weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut)
+        weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut, armed=armed)
         agree(weighed)
         say(weighed.terms, self.said, strict=self._strict)
         say_coupled(found, self.said, strict=self._strict)

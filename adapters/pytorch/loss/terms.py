@@ -17,9 +17,13 @@ from dream.adapters.pytorch.loss.divisors import (
     SumDivisor,
     divided_by_numbers,
     floor_of,
+    of_the_one,
+    over_samples,
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
+from dream.adapters.pytorch.loss.nothing import call_of_nothing, less_nothing
+from dream.adapters.pytorch.loss.taken import rows_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 
@@ -30,6 +34,7 @@ alike, as a penalty on parameters or a whole batch."""
 COUNTED = "dream.counted"
 """A key of a node's metadata: what the user says that the loss is a mean over."""
 _CLOSE = 6
+_OF_ONE = graph.Reduction(False, (1,), (0,))
 
 
 @dataclass(slots=True)
@@ -44,8 +49,9 @@ class Term:
     counts as a mean over samples. noticed: what was taken for granted. place: the one element
     of the gradient there that is the term's. read: nodes whose constant its divisor is. apart: the
     number that it is, of what has no row of a batch, as far as is known; form: its graph. over: the
-    sum or mean that removes the samples. one_row: whether it is one sample's, of which a rank has
-    as many as samples.
+    sum or mean that removes the samples. at: its node, before constants. row: the batch's one that
+    it is computed from, if it is of one. one_row: whether it is one of samples' that are added up,
+    of which a rank has as many as samples. lone: whether it is the only such here, of more rows.
     """
 
     node: Any
@@ -65,19 +71,28 @@ class Term:
     apart: torch.Tensor | None = None
     form: tuple[object, ...] = ()
     over: graph.Reduction | None = None
+    at: Any = None
+    row: int | None = None
     one_row: bool = False
+    lone: bool = False
 
     @property
     def counts_with(self) -> int:
         """What tells terms that are divided by the same."""
         return id(self.count if self.divided is None else self.divided)
 
+    def not_understood(self, name: str) -> None:
+        """It counts as a mean over samples, for this operation."""
+        self.kind, self.count, self.plain, self.unknown = "mean", None, False, name
+        self.divided = self.floor = None
+        self.numel = -1
+
     def counts_once(self) -> None:
         """It was found to be of parameters alone."""
         self.kind, self.calls, self.share, self.count, self.plain = "once", [], None, None, True
         self.divided = self.floor = None
         self.unknown = self.noticed = ""
-        self.read, self.zeroed = [], []
+        self.read, self.zeroed, self.row = [], [], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,9 @@ def terms_of(
     """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
     output is not seen. apart: what is known of others like these."""
     reader = _Reader(armed, apart or TermsApart())
+    nothing = call_of_nothing(root)
+    if nothing is not None:
+        return [Term(root.grad_fn, "sum", [nothing], nothing.share)]
     if root.numel() != 1:
         reader.terms.append(reader.unknown(root.grad_fn, "a gradient of its own"))
     else:
@@ -108,6 +126,7 @@ def terms_of(
         if near is not None:
             return [near]
         reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
+        reader.terms = less_nothing(reader.terms)
         sum_up(root.grad_fn, reader.terms)
     return reader.terms
 
@@ -258,10 +277,18 @@ class _Reader:
         term.share = shares[0]
         if any(each.total != shares[0].total for each in shares):  # alike on all ranks
             return self._not_understood(term, "several batches at once")
+        rows = rows_of(node, term.share.count)
+        if rows is not None and len(rows) > 1:
+            return self._not_understood(term, "a loss of several rows")
+        term.at, term.row = node, None if rows is None else min(rows)
         if reduction is None or not below:
-            return self._not_understood(term, name)
+            if term.row is None:
+                return self._not_understood(term, name)
+            below = [_OF_ONE]
         self._judge(term, node, name, below, divisors, ragged=seen.ragged)
-        if seen.couples and not term.unknown:
+        if term.row is not None:
+            term.read = [each.at for each in divisors]
+        elif seen.couples and not term.unknown:
             term.unknown, term.plain = seen.couples, False
         return term
 
@@ -280,7 +307,7 @@ class _Reader:
         return self._not_understood(term, name) if shares else term
 
     def _not_understood(self, term: Term, name: str) -> Term:
-        term.kind, term.count, term.plain, term.unknown = "mean", None, False, name
+        term.not_understood(name)
         return term
 
     def _counted(self, node: Any, top: Any, count: float) -> Term:
@@ -306,7 +333,7 @@ class _Reader:
             elif name not in graph.PASS and name not in graph.SCALE and name not in graph.SELECT:
                 break
             divisor = graph.divisor_at(node, name) if reduction is None else None
-            if divisor is not None and not _of_the_one(divisor, found):
+            if divisor is not None and not of_the_one(divisor, found):
                 divisors += [Divisor(divisor, each, node) for each in graph.operands(node)]
             way.add(node)
             after = graph.operands(node)
@@ -335,7 +362,7 @@ class _Reader:
         if weight is not None:
             term.kind, term.count, term.noticed = "count", weight, times
             return
-        term.over = over = _over_samples(chain, rows)
+        term.over = over = over_samples(chain, rows)
         tensors = [each for each in divisors if isinstance(each.by, torch.Tensor)]
         if tensors:
             count: Any = 1.0
@@ -365,23 +392,7 @@ class _Reader:
             term.kind, term.count, term.noticed = term.divided.read()
 
 
-def _of_the_one(divisor: torch.Tensor | float, found: list[graph.Reduction]) -> bool:
-    """Whether what a share of one sample is divided by is that sample's own, as a length is: other
-    ranks, which have more, have one for each."""
-    if not found or not isinstance(divisor, torch.Tensor) or not divisor.dim():
-        return False
-    return found[-1].sizes[:1] == divisor.shape[:1]
-
-
 def _count_alike(first: Term, second: Term) -> None:
     """Two means over the same things, which are counted in one way only."""
     if first.kind == second.kind == "count" and second.divided is not None:
         second.count, second.divided = first.count, None
-
-
-def _over_samples(chain: list[graph.Reduction], rows: int) -> graph.Reduction:
-    """The reduction that removes the samples: the innermost one over dim 0 of as many."""
-    for each in reversed(chain):
-        if each.dims and 0 in each.dims and rows and each.sizes[0] % rows == 0:
-            return each
-    return chain[0]

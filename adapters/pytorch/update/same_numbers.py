@@ -45,8 +45,10 @@ class SameNumbers:
         return wrapped
 
     def gives(self, x: torch.Tensor) -> bool:
-        """Whether parameters or gradients give this once more, or it is of their memory. After many
-        that did, one that is not tried is taken for such, too."""
+        """Whether parameters or gradients give this once more, or it is of their memory, or of all
+        ranks' shards. After many that did, one that is not tried is taken for such, too."""
+        if _is_of_all(x):
+            return True
         self._reads += 1
         if getattr(x, "_dream_same", None) == version_of(x) or self._reads < self._next:
             return True
@@ -85,6 +87,12 @@ class SameNumbers:
                     for run in (*gradients, together, *runs)]  # fmt: skip
             self._known = state, [number for run in kept for number in _numbers_of(run)]
         return any(_close(number, x) for number in self._known[1])
+
+
+def _is_of_all(tensor: torch.Tensor) -> bool:
+    """Tell whether this is a DTensor of every rank of the job: what they make of it is one."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    return mesh is not None and mesh.size() == torch.distributed.get_world_size()
 
 
 def mark(x: torch.Tensor) -> None:

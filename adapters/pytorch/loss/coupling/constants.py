@@ -23,12 +23,14 @@ from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import MixedRows
 from dream.adapters.pytorch.loss.look import FAR
+from dream.adapters.pytorch.loss.singles import OF_SINGLES, Singles
+from dream.adapters.pytorch.loss.taken import takes_one
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
 from dream.collectives import Communicator
 
-At = int | Literal["gone", "unknown"]
-"""The dim of the samples; gone where they were reduced."""
+At = int | Literal["gone", "one", "unknown"]
+"""The dim of the samples; gone where they were reduced, one where one of them was taken."""
 
 _LOOKS = 8
 """Backward passes that are looked at, from the first, and from each that has another structure."""
@@ -117,15 +119,23 @@ def _samples(node: Any, name: str, before: list[At], rows: int) -> tuple[At, At,
     shape = shape_of(node)
     dims = [each for each in before if isinstance(each, int)]
     at: At = "unknown" if not before or "unknown" in before else dims[0] if dims else "gone"
+    if "one" in before and not dims:
+        several = before.count("one") > 1 and name in graph.ADD | graph.STACK
+        at = "gone" if several else "one"
     whole = _whole(node, name)
     if whole is not None:
         if isinstance(at, int) and at >= len(whole):
             at = "unknown"
-        return ("gone" if not shape else at), at, whole
+        made = "gone" if not shape and at != "one" else at
+        return made, at, whole
+    if at == "one":
+        return at, at, shape
     if not shape:
-        return "gone", "gone", shape
-    made = _moved(node, name, at, shape, rows) if isinstance(at, int) else at
-    return made, made, shape
+        taken: At = "one" if takes_one(node, name) == at else "gone"
+        return taken, taken, shape
+    if isinstance(at, int):
+        at = _moved(node, name, at, shape, rows)
+    return at, at, shape
 
 
 def _whole(node: Any, name: str) -> tuple[int, ...] | None:
@@ -151,9 +161,10 @@ def _moved(node: Any, name: str, at: int, shape: Sequence[int], rows: int) -> At
     if name in _TURNS:
         alike = [dim for dim, size in enumerate(shape) if size and size % rows == 0]
         return alike[0] if len(alike) == 1 else "unknown"
-    taken = name == "SelectBackward0" and saved(node, "dim") == at
+    if takes_one(node, name) == at and rows > 1:
+        return "one"
     fits = at < len(shape) and shape[at] and shape[at] % rows == 0
-    return at if fits and not taken else "unknown"
+    return at if fits else "unknown"
 
 
 def _kept(node: Any, name: str, sizes: Sequence[int], at: At, rows: int) -> Iterable[Constant]:
@@ -164,9 +175,9 @@ def _kept(node: Any, name: str, sizes: Sequence[int], at: At, rows: int) -> Iter
         if not value.dtype.is_floating_point and value.dim():
             continue
         dims = len(value.shape)
-        if not dims or at == "gone":
+        if at == "gone" or (not dims and at != "one"):
             yield Constant(name, value, None)
-        elif at == "unknown" or name == "MvBackward0":
+        elif not isinstance(at, int) or name == "MvBackward0":
             yield Constant(name, value, "unknown")
         else:
             dim = at - len(sizes) + dims
@@ -247,6 +258,7 @@ class ConstantLooks:
         self._among, self._lineage, self._apart = among.unchecked(), lineage, apart
         self._left, self._again, self._told = _LOOKS, 0, False
         self._known: set[Any] = set()
+        self._singles = Singles()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
 
     @property
@@ -274,6 +286,7 @@ class ConstantLooks:
         new = parted and key not in self._known
         self._known.add(key)
         if not self._left:
+            self._singles.settle(terms)
             return [], new and self._again < _AGAIN
         self._left -= 1
         if not parted:
@@ -294,8 +307,10 @@ class ConstantLooks:
         figures = [float(zlib.crc32(what.encode()))] if rows else [-inf]
         figures += _slots([_digest(each.value) for each in alike])
         figures += _slots([form_of(c.value, c.rows) for c in found if isinstance(c.rows, int)])
-        met = self._lineage.met(_nodes(starts), read)
+        singly = any(term.one_row for term in terms)
+        met = self._lineage.met(_nodes(starts), read, singly=singly)
         figures += _by_name(met)
+        figures += self._singles.figures(terms)
         figures += self._apart.figures(terms)
         sent = torch.tensor(
             [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
@@ -303,9 +318,12 @@ class ConstantLooks:
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
         self._apart.hear(terms, *zip(*pairs[-FIGURES:], strict=True))
+        singles = pairs[-FIGURES - OF_SINGLES : -FIGURES]
+        self._singles.hear(terms, *zip(*singles, strict=True))
+        self._singles.settle(terms)
         if any(term.unknown for term in terms):
             return [], False
-        followed = [*_of_all_rows(met, pairs[1 + 2 * _SLOTS : -FIGURES])][:1]
+        followed = [*_of_all_rows(met, pairs[1 + 2 * _SLOTS : 1 + 3 * _SLOTS])][:1]
         if pairs[0][0] != pairs[0][1]:
             return self._once(followed), False
         said = [*self._differ(alike, pairs[1 : 1 + _SLOTS])]

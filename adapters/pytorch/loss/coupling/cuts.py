@@ -10,6 +10,7 @@ import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
+from dream.adapters.pytorch.loss.taken import takes_one
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
 
@@ -33,6 +34,12 @@ class Cuts:
 
     def __init__(self) -> None:
         self._told = False
+
+    def tell_at(self, node: Any, *, singly: bool) -> None:
+        """Tell of what a node of a loss has cut off. singly: rows are taken one by one, each for a
+        loss of its own."""
+        if not (singly and takes_one(node, node.name()) is not None):
+            self.tell(node.metadata.get(CUT, ""))
 
     def tell(self, name: str) -> None:
         """name: of the function that has cut them off; nothing where none has."""

@@ -40,6 +40,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     called_by_dream,
     fills_rows,
+    has_others,
     in_batch,
     is_in_place,
     is_recorded,
@@ -49,6 +50,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     of_torch,
     place_of,
     sorted_out,
+    takes_one_row,
     takes_rows,
     tensors_of,
     try_halves,
@@ -188,15 +190,17 @@ class Lineage(TorchFunctionMode):
             for a, origin in held
         )  # fmt: skip
 
-    def met(self, nodes: Iterable[Any], read: Collection[Any]) -> list[MixedRows]:
+    def met(
+        self, nodes: Iterable[Any], read: Collection[Any], *, singly: bool = False
+    ) -> list[MixedRows]:
         """What rows met at some nodes of a graph, and at the inputs of calls. read: nodes whose
-        divisor is taken for a count. A step's backward passes may be several: what follows the
-        next batch is forgotten with that."""
+        divisor is taken for a count. singly: rows are taken one by one, each for a loss. A step's
+        backward passes may be several: what follows the next batch is forgotten with that."""
         self._looked = True
         at_nodes: list[MixedRows] = []
         for node in nodes:
             found = node.metadata.get(_MET)
-            self._cuts.tell(node.metadata.get(CUT, ""))
+            self._cuts.tell_at(node, singly=singly)
             if found is not None and not (node in read and found.name in _COUNTS):
                 at_nodes.append(found)
         return [*{id(each.source): each for each in (*self._inputs, *at_nodes)}.values()]
@@ -303,11 +307,13 @@ class Lineage(TorchFunctionMode):
                 return made
             of = (each for each in origins.values() if isinstance(each, OfRows))
             rows = next(of, OfRows(self._rows.count, Place(0)))
+            if takes_one_row(name, args, origins.get(id(leaves[0]))):
+                return made
             if name in CUTS and self._cut(name, args, leaves, origins, outs):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
                 large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
-                others = self._has_others(leaves, origins)
+                others = has_others(leaves, origins, self._rows.count)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
                 never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)
@@ -336,12 +342,6 @@ class Lineage(TorchFunctionMode):
                 if self._is_inside():
                     self._cuts.tell(name)
         return parts is not None
-
-    def _has_others(self, leaves: list[Any], origins: dict[int, Origin]) -> bool:
-        """Whether rows are among these whose origin is not known, as behind a normalisation."""
-        n = self._rows.count if self._rows is not None else 0
-        others = (x for x in leaves if id(x) not in origins)
-        return any(n in x.shape[:2] and not isinstance(x, torch.nn.Parameter) for x in others)
 
     def _meet(
         self, name: str, outs: list[torch.Tensor], leaves: list[Any], origins: dict[int, Origin]

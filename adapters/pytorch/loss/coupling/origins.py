@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -297,6 +297,18 @@ def takes_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> 
     return rows and isinstance(second, OfRows) and second.order
 
 
+def takes_one_row(name: str, args: Any, origin: Origin | None) -> bool:
+    """Whether one row is taken by its number, which has no dim of rows, whatever its sizes."""
+    if not isinstance(origin, OfRows) or origin.place.dim or len(args) < 1:
+        return False
+    if name in ("unbind", "__iter__"):
+        return leaves_of(args[1:]) in ([], [0])
+    if name == "select":
+        return len(args) > 1 and args[1] == 0
+    at = args[1] if name == "__getitem__" and len(args) > 1 else None
+    return type(at[0] if isinstance(at, tuple) and at else at) is int
+
+
 def fills_rows(name: str, leaves: Sequence[Any], origins: dict[int, Origin]) -> bool:
     """Whether a function writes to rows, wherever they are chosen."""
     return is_in_place(name) and isinstance(origins.get(id(leaves[0])), OfRows)
@@ -337,3 +349,9 @@ def place_of(x: torch.Tensor, rows: Rows) -> Place | None:
 def not_tried(name: str, args: Any, n: int) -> bool:
     """Whether half of a tensor's rows tells nothing of this function."""
     return name in LEFT_OUT or name in _ITSELF or is_in_place(name) or lays_out(name, args, n)
+
+
+def has_others(leaves: Sequence[Any], known: Container[int], n: int) -> bool:
+    """Whether rows are among these whose origin is not known, as behind a normalisation."""
+    others = (x for x in leaves if id(x) not in known)
+    return any(n in x.shape[:2] and not isinstance(x, torch.nn.Parameter) for x in others)

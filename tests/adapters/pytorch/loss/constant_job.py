@@ -11,6 +11,7 @@ from joined_scripts import LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
 from loss_job import difference, lines_of, refused, tell
 from loss_scripts import Trained
+from single_scripts import SINGLES
 
 import dream
 
@@ -20,8 +21,8 @@ def main(names: list[str]) -> None:
     with dream.strategy("mirrored") as strategy:
         pass
     coupled = {name: script for name, (script, _) in (COUPLED | MIXED | LIKENED).items()}
-    scripts = {**INNOCENT, **APART, **TOGETHER, **WRITTEN, **CUT, **coupled}
-    innocent = INNOCENT | APART | TOGETHER
+    innocent = INNOCENT | APART | TOGETHER | SINGLES
+    scripts = {**innocent, **WRITTEN, **CUT, **coupled}
     for name in names or scripts:
         script = scripts[name]
         plain = script()

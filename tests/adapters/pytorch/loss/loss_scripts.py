@@ -911,6 +911,20 @@ def hardest_half() -> Trained:
     return loop(mlp(), loss)
 
 
+def a_row_of_a_fixed_number() -> Trained:
+    return loop(mlp(7), lambda m, b: F.cross_entropy(m(b[0])[0], b[1][0]))
+
+
+def rows_that_meet() -> Trained:
+    """Every two of a batch, one after another."""
+
+    def loss(m: nn.Module, b: Any) -> Any:
+        pairs = itertools.combinations(m(b[0]), 2)
+        return 0.01 * sum((one - other).square().sum() for one, other in pairs)
+
+    return loop(mlp(7), loss, classes(samples=16))
+
+
 def squares_of_losses() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         kinds, number = m(b[0])
@@ -1018,6 +1032,8 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "spread_over_samples": (spread_over_samples, "VarBackward0"),
     "hardest_half": (hardest_half, "TopkBackward0"),
     "squares_of_losses": (squares_of_losses, "MseLossBackward0"),
+    "a_row_of_a_fixed_number": (a_row_of_a_fixed_number, "a loss of one row"),
+    "rows_that_meet": (rows_that_meet, "a loss of several rows"),
     "one_weight_of_two_counts": (one_weight_of_two_counts, "MulBackward0"),
 }
 """These count as means over samples, and the operation is named."""

@@ -15,6 +15,7 @@ import torch
 from constant_scripts import COUPLED, INNOCENT
 from joined_scripts import LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
+from single_scripts import SINGLES
 
 from dream.adapters.pytorch.loss.coupling.forms import form_of
 
@@ -47,7 +48,7 @@ def test_a_constant_of_a_batch_is_named_and_refused(ran: Ran, name: str) -> None
     assert "all_gather" in refused
 
 
-@pytest.mark.parametrize("name", INNOCENT | APART | TOGETHER)
+@pytest.mark.parametrize("name", INNOCENT | APART | TOGETHER | SINGLES)
 def test_of_any_other_constant_nothing_is_said(ran: Ran, name: str) -> None:
     apart, said, refused = ran[name]
     if name != "time_first":  # which drops at random

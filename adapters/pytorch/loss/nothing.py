@@ -1,0 +1,57 @@
+"""Losses that a rank's rows add nothing to: a first 0, to which a loop adds what its samples give.
+Other ranks' samples may give something, and wait for this rank's part of the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.private import note, to_local
+
+if TYPE_CHECKING:
+    from dream.adapters.pytorch.loss.terms import Term
+
+_NOTHING = "dream.nothing"
+"""A key of a graph node's metadata: the call of whose rows a loss has nothing."""
+
+
+def has_graph(root: Any) -> bool:
+    return isinstance(root, torch.Tensor) and root.grad_fn is not None
+
+
+def in_place_of(roots: Sequence[Any], waiting: Sequence[TrainingCall]) -> torch.Tensor | None:
+    """A loss of nothing with a graph, for one without; None where it cannot be told whose it is, or
+    no rank's rows are parts of a batch. waiting: the calls whose backward has not come."""
+    shared = [each for each in waiting if each.share is not None and each.share.parts > 1]
+    bearers = {each.bearer for each in waiting}
+    if len(roots) != 1 or len(bearers) != 1 or not shared or not _is_number(roots[0]):
+        return None
+    call = shared[-1]
+    trained = [] if call.bearer is None else call.bearer.trained
+    if not trained or to_local(trained[0]) is not trained[0]:
+        return None
+    nothing = trained[0].sum() * 0
+    note(nothing.grad_fn, _NOTHING, call)
+    return nothing
+
+
+def call_of_nothing(root: torch.Tensor) -> TrainingCall | None:
+    """Return the call for which such a loss stands; None for any other."""
+    node: Any = root.grad_fn
+    found: TrainingCall | None = node.metadata.get(_NOTHING) if node.metadata else None
+    return found
+
+
+def less_nothing(terms: list[Term]) -> list[Term]:
+    """Leave out of a loss what is times 0, as what a loop begins to add to, beside other parts."""
+    nothing = [term for term in terms if term.share is not None and graph.vanishes(term.node)]
+    others = [term for term in terms if term not in nothing] if nothing else terms
+    return others if any(term.share is not None for term in others) else terms
+
+
+def _is_number(root: Any) -> bool:
+    return isinstance(root, torch.Tensor) and not root.requires_grad and root.numel() == 1
