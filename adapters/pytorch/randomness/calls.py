@@ -249,7 +249,7 @@ class CallDraws:
     def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
         """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
         the tensor that it is drawn for, if any."""
-        share = self._shares.of_draws()
+        share = self._shares.of_draws(like)
         if not _is_part(share) or not len(shape) or self._in_step is None or self._in_step.apart:
             return None
         if share.micros > 1:
@@ -269,7 +269,7 @@ class CallDraws:
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
         """The script has drawn what is no share's."""
-        share = self._shares.of_draws()
+        share = self._shares.of_draws(None)
         if self._running or not x.dim() or self._in_step is None or self._in_step.apart:
             return
         if share is not None:
