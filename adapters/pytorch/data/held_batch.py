@@ -152,26 +152,20 @@ class HeldBatch(Beneath):
         self._opened = False
         self._leave()
 
-    def now(self, of: Callable[[Mark], bool] = lambda mark: True) -> Mark | None:
+    def now(self, of: Callable[[Mark], bool] = bool) -> Mark | None:
         """That of the batch which the loop holds; None where it holds none. of: whether it may be
         this one."""
         frames = [*frames_of_script()]
         if (mark := self._named(frames, of)) is not None:
             return mark
-        if (
-            self._used is None
-            or not of(self._used[0])
-            or not goes_on(self._used[1], places_of(frames))
-        ):
+        if self._used is None or not of(self._used[0]):
+            return None
+        if not goes_on(self._used[1], places_of(frames)):
             return None
         self._idle = 0
         return self._used[0]
 
-    def named(self) -> Mark | None:
-        """That of the batch which the script's names tell."""
-        return self._named([*frames_of_script()], lambda mark: True)
-
-    def _named(self, frames: list[FrameType], of: Callable[[Mark], bool]) -> Mark | None:
+    def _named(self, frames: list[FrameType], of: Callable[[Mark], bool] = bool) -> Mark | None:
         words = [words_at(frame.f_code, frame.f_lasti) for frame in frames]
         for at, (frame, each) in enumerate(zip(frames, words, strict=True)):
             own = frame.f_locals

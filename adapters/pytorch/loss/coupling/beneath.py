@@ -50,4 +50,4 @@ def _taken_away() -> list[TorchFunctionMode]:
 
 def _put_back(lies: list[TorchFunctionMode]) -> None:
     for mode in lies:
-        TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]
+        TorchFunctionMode.__enter__(mode)
