@@ -8,7 +8,6 @@ loop has last used. All of that is alike on every rank; sizes, which are a rank'
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import get_ident
@@ -32,7 +31,7 @@ _LEFT = 2
 _MOST = 100
 _LOOKS_UP = {"__getitem__", "embedding", "index_select"}
 """What has more dims than the numbers that are looked up."""
-_IDLE = 16
+_IDLE = 8
 """Calls after which a loop over kept batches is taken for one whose names tell."""
 _MISSED = 2
 """How often it is looked again for what a loop begins to make of them later."""
@@ -59,12 +58,23 @@ class Marks:
     def __init__(self) -> None:
         self._of: dict[int, Mark] = {}
         self._memory: dict[int, Mark] = {}
-        self._alive: Counter[int] = Counter()
+        self._alive: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._alive)
 
     @property
     def several(self) -> bool:
-        """Whether more batches that ranks share are still there than a loop leaves."""
+        """Whether more batches are still there than a loop leaves, as in a list."""
         return len(self._alive) > _LEFT
+
+    def first(self, values: Iterable[object]) -> Mark | None:
+        """That of the first of these which is such a tensor itself."""
+        for x in values:
+            mark = self._of.get(id(x))
+            if mark is not None and mark.x() is x:
+                return mark
+        return None
 
     def itself(self, x: object) -> Mark | None:
         """That of this very tensor."""
@@ -96,7 +106,14 @@ class Marks:
     ) -> None:
         """Have a batch's tensors be of this share."""
         if isinstance(batch, torch.Tensor):
-            self._put(batch, share, reading, at, made=made)
+            key, memory = id(batch), memory_of(batch)
+            if key in self._of:
+                self._forget(key, memory)
+            gone = ref(batch, lambda _: self._forget(key, memory))
+            self._of[key] = mark = Mark(gone, share, reading, at, made)
+            self._alive[at] = self._alive.get(at, 0) + 1
+            if memory:
+                self._memory[memory] = mark
         elif isinstance(batch, dict):
             for value in batch.values():
                 self.put(value, share, reading, at)
@@ -104,25 +121,14 @@ class Marks:
             for value in batch:
                 self.put(value, share, reading, at)
 
-    def _put(self, x: torch.Tensor, share: Share, reading: Any, at: int, *, made: bool) -> None:
-        key, memory = id(x), memory_of(x)
-        if (before := self._of.get(key)) is not None:
-            self._leave(before)
-        gone = ref(x, lambda _: self._forget(key, memory))
-        self._of[key] = mark = Mark(gone, share, reading, at, made)
-        self._alive[at] += share.parts > 1
-        if memory:
-            self._memory[memory] = mark
-
-    def _leave(self, mark: Mark) -> None:
-        self._alive[mark.at] -= mark.share.parts > 1
-        if not self._alive[mark.at]:
-            del self._alive[mark.at]
-
     def _forget(self, key: int, memory: int) -> None:
-        self._leave(self._of.pop(key))
+        mark = self._of.pop(key)
+        if self._alive[mark.at] > 1:
+            self._alive[mark.at] -= 1
+        else:
+            del self._alive[mark.at]
         kept = self._memory.get(memory)
-        if kept is not None and kept.x() is None:
+        if kept is not None and kept.x is mark.x:
             del self._memory[memory]
 
 
@@ -155,6 +161,8 @@ class HeldBatch(Beneath):
     def now(self, of: Callable[[Mark], bool] = bool) -> Mark | None:
         """That of the batch which the loop holds; None where it holds none. of: whether it may be
         this one."""
+        if not self.marks:
+            return None
         frames = [*frames_of_script()]
         if (mark := self._named(frames, of)) is not None:
             return mark

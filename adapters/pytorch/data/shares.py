@@ -237,7 +237,7 @@ class Shares:
         if not self._readings:
             return None
         given = list(inputs)
-        mark = next((mark for x in given if (mark := self.marks.itself(x)) is not None), None)
+        mark = self.marks.first(given)
         if mark is None:
             leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
             mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
