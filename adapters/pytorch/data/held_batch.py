@@ -121,6 +121,12 @@ class Marks:
             for value in batch:
                 self.put(value, share, reading, at)
 
+    def keep(self, mark: Mark) -> None:
+        """A model is called on what was made of a batch: if it is again, nobody makes it anew."""
+        key = id(mark.x())
+        if self._of.get(key) is mark:
+            self._of[key] = mark._replace(made=False)
+
     def _forget(self, key: int, memory: int) -> None:
         mark = self._of.pop(key)
         if self._alive[mark.at] > 1:
@@ -220,9 +226,10 @@ class HeldBatch(Beneath):
         if reads or private.compiles():
             self._leave()
         elif mark is not None and mark.made:
-            named = self._named([*frames_of_script()])
+            named = self._named([*frames_of_script()], lambda each: not each.made)
             if named is None or named.at != mark.at:
                 self._idle = 0
+            self.marks.keep(mark)
         if self._idle > _IDLE:
             self._leave()
 

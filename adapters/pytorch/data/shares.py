@@ -264,8 +264,10 @@ class Shares:
         """That of a copy, or of what a loop made of a batch: of the one that it holds, or has read
         last, of those of as many rows. None for rows that are no batch's."""
         apart = [reading for reading in self._readings.values() if reading.apart]
+        reads = any(not (reading.apart or reading.ended) for reading in self._readings.values())
         kept = self.marks.several
-        mark = self._held_of_thread() if apart else self.held.now() if kept else None
+        asks = kept or not reads
+        mark = self._held_of_thread() if apart else self.held.now() if asks else None
         shares = [
             share
             for reading in reversed(self._readings.values())

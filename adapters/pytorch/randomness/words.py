@@ -21,7 +21,8 @@ Places = dict[int, tuple[CodeType, int]]
 @final
 class Words(NamedTuple):
     """given: names in the call, then those in the lines that these were set in, and so on. bound:
-    names that loops around the call set, the innermost loop's first, of each the last set first.
+    names that loops around the call have set in this turn, the innermost loop's first, of each the
+    last set first.
     free: names that no loop sets. loop: the innermost one around the call."""
 
     given: tuple[tuple[str, ...], ...]
@@ -42,9 +43,8 @@ def words_at(code: CodeType, at: int) -> Words:
         own = next((loop for loop in loops if _within(each.offset, loop)), None)
         if own is not None:
             looped.add(name)
-        if own in around:
-            later = (each.offset <= at) * len(code.co_code) + each.offset
-            around[own][name] = max(later, around[own].get(name, 0))
+        if own in around and each.offset <= at:  # else it is left of the turn before
+            around[own][name] = each.offset
     bound = tuple(tuple(sorted(names, key=lambda x: -names[x])) for names in around.values())
     free = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
     free |= dict.fromkeys(name for name, _ in stores)
