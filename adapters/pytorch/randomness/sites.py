@@ -70,6 +70,50 @@ def worked_out_of_a_length() -> bool:
     return any(x.argval in _LENGTHS and any(_within(x, at) for at in spans) for x in done)
 
 
+def _is_fixed(size: int) -> bool:
+    """Whether the rows that the script's call that runs now asks for, `size`, are as many for every
+    batch: a number that is written there, or a variable that is set outside loops, of no length."""
+    frame = _frame()
+    done, call = _instructions(frame)
+    inside = [each for each in done if call is not None and _within(each, call)]
+    given = [x for x in inside[1:] if x.opname.startswith("LOAD_") and x.opname not in _ATTRIBUTES]
+    first = given[0] if given else None
+    if first is None or first.opname == "LOAD_CONST":
+        return first is not None and type(first.argval) is int and first.argval == size
+    name, own = first.argval, frame.f_code
+    scopes = (frame.f_locals, frame.f_globals)
+    value = next((scope[name] for scope in scopes if name in scope), None)
+    if type(value) is not int or value != size or name in own.co_varnames[: own.co_argcount]:
+        return False
+    return all(_is_set_once(name, each) for each in _codes_of(frame))
+
+
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+
+
+def _codes_of(frame: FrameType) -> list[CodeType]:
+    """Return that of a function and, where it runs, that of the module around it."""
+    codes, outer = [frame.f_code], frame.f_back
+    while outer is not None:
+        if outer.f_locals is outer.f_globals is frame.f_globals:
+            codes.append(outer.f_code)
+        outer = outer.f_back
+    return codes
+
+
+def _is_set_once(name: str, code: CodeType) -> bool:
+    done = [*dis.get_instructions(code)]
+    loops = [(x.argval, x.offset) for x in done if "BACKWARD" in x.opname]
+    for each in done:
+        if each.opname.startswith("STORE_") and each.argval == name and each.positions is not None:
+            if any(first <= each.offset <= last for first, last in loops):
+                return False
+            line = dis.Positions(each.positions.lineno, each.positions.lineno, 0, 1 << 20)
+            if any(x.argval in _LENGTHS and _within(x, line) for x in done):
+                return False
+    return True
+
+
 def _is_zero(part: dis.Instruction | None) -> bool:
     return part is not None and part.opname == "LOAD_CONST" and part.argval == 0
 
@@ -154,6 +198,9 @@ class Sites:
         if at in self._of_batch:
             return True
         if at in self._of_others:
+            return False
+        if _is_fixed(rows):
+            self._of_others.add(at)
             return False
         if doubtful:
             return None
