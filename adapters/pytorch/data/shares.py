@@ -274,8 +274,10 @@ class Shares:
             if not reading.apart and ((reading.lag and not kept) or not reading.ended)
             and (share := reading.share()) is not None
         ]  # fmt: skip
-        counts = [share.count for share in (*(() if mark is None else (mark.share,)), *shares)]
-        if self.alike and self.alike.call(leaves, counts):
+        held = [*(() if mark is None else (mark.share,)), *shares]
+        counts = [share.count for share in held]
+        of_ranks = [n for share in held for n in (share.largest, share.total // share.parts)]
+        if self.alike and self.alike.call(leaves, [*counts, *of_ranks]):
             return None
         if mark is not None:
             return mark.share
