@@ -16,8 +16,7 @@ from dream.adapters.pytorch.randomness.current import current
 _OF_TRAINING = (
     "next() takes a batch of an iterator that was begun to train, and by now the models are in "
     "eval mode: a rank has its share of that batch, so a figure of it, as a loss that is logged, "
-    "is of this share alone. Begin the iterator in eval mode, by iter(loader) after model.eval(), or "
-    "loop over the loader"
+    "is of this share alone. Begin the iterator after model.eval(), or loop over the loader"
 )
 
 

@@ -18,6 +18,9 @@ _FRAMES = 3
 _STEPS = 16
 """Lines of the script that are looked at for what a call is given."""
 _LENGTHS = {"len", "size", "shape"}
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+_SIZED = {"randn", "rand", "randperm"}
+"""What is given a size first."""
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
 
@@ -76,29 +79,37 @@ def _is_fixed(size: int) -> bool:
     frame = _frame()
     done, call = _instructions(frame)
     inside = [each for each in done if call is not None and _within(each, call)]
+    words = {each.argval for each in inside[:3] if isinstance(each.argval, str)}
+    worked_out = any(each.opname.startswith("BINARY_OP") for each in inside)
+    if not size or not words & _SIZED or (worked_out and given_a_length()):
+        return False
     given = [x for x in inside[1:] if x.opname.startswith("LOAD_") and x.opname not in _ATTRIBUTES]
-    first = given[0] if given else None
-    if first is None or first.opname == "LOAD_CONST":
-        return first is not None and type(first.argval) is int and first.argval == size
-    name, own = first.argval, frame.f_code
+    if not given or given[0].opname == "LOAD_CONST":
+        return bool(given) and type(given[0].argval) is int and given[0].argval == size
+    name = given[0].argval[0] if isinstance(given[0].argval, tuple) else given[0].argval
     scopes = (frame.f_locals, frame.f_globals)
     value = next((scope[name] for scope in scopes if name in scope), None)
-    if type(value) is not int or value != size or name in own.co_varnames[: own.co_argcount]:
+    if type(value) is not int or value != size:
         return False
-    return all(_is_set_once(name, each) for each in _codes_of(frame))
+    codes = _codes_that_set(name, frame)
+    return bool(codes) and all(_is_set_once(name, each) for each in codes)
 
 
-_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
-
-
-def _codes_of(frame: FrameType) -> list[CodeType]:
-    """Return that of a function and, where it runs, that of the module around it."""
-    codes, outer = [frame.f_code], frame.f_back
+def _codes_that_set(name: str, frame: FrameType) -> list[CodeType]:
+    """Return the code in which a variable is set that a function names; none where it is given to
+    the function, or that code does not run."""
+    own = frame.f_code
+    if name in own.co_varnames or name in own.co_cellvars:
+        return [] if name in own.co_varnames[: own.co_argcount + own.co_kwonlyargcount] else [own]
+    outer: FrameType | None = frame
     while outer is not None:
-        if outer.f_locals is outer.f_globals is frame.f_globals:
-            codes.append(outer.f_code)
+        code = outer.f_code
+        around = outer.f_locals is outer.f_globals and outer.f_globals is frame.f_globals
+        if name in code.co_cellvars if name in own.co_freevars else around:
+            given = name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            return [] if given else [own, code]
         outer = outer.f_back
-    return codes
+    return []
 
 
 def _is_set_once(name: str, code: CodeType) -> bool:

@@ -41,25 +41,30 @@ class Descent:
         self.steps.step()
 
 
-def critic_of_noise(rows: int = 0) -> Models:
-    """rows: a number that no batch changes; else as many as the batch has."""
+def critic(noise: Callable[[torch.Tensor], torch.Tensor]) -> Models:
     maker, judge = nn.Linear(4, 6), net(6, 1)
     make, judged = Descent(maker), Descent(judge)
     kept = batches()
     for _ in range(4):
         for x, _ in kept:
-            z = torch.randn(rows or len(x), 4)
+            z = noise(x)
             judged(judge(maker(z).detach()).mean() - judge(x).mean())
             make(-judge(maker(z)).mean())
     return [maker, judge]
 
 
-def by_a_share() -> Models:
-    return critic_of_noise(8)
+def critic_of_as_many() -> Models:
+    return critic(lambda x: torch.randn(len(x), 4))
 
 
-def by_a_third() -> Models:
-    return critic_of_noise(5)
+def critic_of_a_half() -> Models:
+    """A number that no batch changes, and that is a rank's share of two."""
+    return critic(lambda _: torch.randn(8, 4))
+
+
+def critic_of_a_third() -> Models:
+    rows = 5
+    return critic(lambda _: torch.randn(rows, 4))
 
 
 def two_by_numpy() -> Models:
@@ -169,8 +174,8 @@ def modes_around_the_first_batch() -> Models:
 
 
 SCRIPTS: tuple[Callable[[], Models], ...] = (
-    critic_of_noise, by_a_share, by_a_third, two_by_numpy, noise_by_number, pairs, hard_ones_again,
-    drawn_between_passes, by_a_trainer, modes_around_the_first_batch,
+    critic_of_as_many, critic_of_a_half, critic_of_a_third, two_by_numpy, noise_by_number, pairs,
+    hard_ones_again, drawn_between_passes, by_a_trainer, modes_around_the_first_batch,
 )  # fmt: skip
 
 
