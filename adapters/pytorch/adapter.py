@@ -99,7 +99,7 @@ class TorchAdapter(Adapter):
             self.parallelism.in_step.start()
             self.parallelism.draws.open()
         self.parallelism.opened()
-        self.parallelism.shares.made.open()
+        self.parallelism.shares.held.open()
         self._unsaved.watch()
         if self._events is not None:
             self._events.enter()
@@ -107,7 +107,7 @@ class TorchAdapter(Adapter):
     def exit(self) -> None:
         self.parallelism.shares.explain(sys.exception())
         self.parallelism.shares.threads.close()
-        self.parallelism.shares.made.close()
+        self.parallelism.shares.held.close()
         explain(sys.exception())
         self._unsaved.rest()
         if self._events is not None:
@@ -120,7 +120,6 @@ class TorchAdapter(Adapter):
         self.parallelism.closed()
         self._metrics.exit()
         self._hooks.close()
-        self.parallelism.shares.made.close()  # where another mode lay above it before
         self._earlier.leave()
         if sys.exception() is None:
             self.parallelism.hear_last()

@@ -44,6 +44,10 @@ FUNCTION = "_forward_cls"
 """The attribute of a node by which the `autograd.Function` is known that made it."""
 NODE_HOOK = "_register_hook"
 """By which `autograd.Function` has any node of a graph take a hook, given its table of them."""
+innermost_mode: Callable[[], Any] = _get_current_function_mode
+"""The function mode that sees calls first; None where there is none."""
+functions_unseen: Callable[[], Any] = torch._C.DisableTorchFunction
+"""Makes a context in which no function mode sees what is called. The public one keeps modes on."""
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 current_backward: Callable[[], int] = torch._C._current_graph_task_id
 """A number for the backward pass that runs in this thread; -1 where none does."""
@@ -221,11 +225,9 @@ def transform() -> str | None:
 def is_batched(x: torch.Tensor) -> bool:
     """Whether it stands for each sample's tensor under torch.func.vmap, and can't be read."""
     functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_batchedtensor(x):
-            return True
+    while functorch.is_functorch_wrapped_tensor(x) and not functorch.is_batchedtensor(x):
         x = functorch.get_unwrapped(x)
-    return False
+    return bool(functorch.is_batchedtensor(x))
 
 
 def compiles() -> bool:
@@ -244,9 +246,9 @@ def not_compiled_alone(function: Any) -> None:
         frames.set_code_exec_strategy(function.__code__, skipped)
 
 
-def innermost_mode() -> Any:
-    """Return the function mode that sees calls first; None where there is none."""
-    return _get_current_function_mode()
+def default_device_mode() -> Any:
+    """Return the function mode of torch.set_default_device, which is always the lowest."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -295,12 +297,6 @@ def is_parameter(tensor: torch.Tensor) -> bool:
 def is_view(tensor: torch.Tensor) -> bool:
     """Tell whether autograd takes the tensor for a view. No public name tells."""
     return tensor._is_view()
-
-
-def functions_unseen() -> Any:
-    """Make a context in which no torch function mode sees what is called. The public one keeps
-    modes on."""
-    return torch._C.DisableTorchFunction()
 
 
 def has_state_dict_hook(module: nn.Module, hook: Callable[..., Any]) -> bool:

@@ -314,7 +314,7 @@ def _dealt_class(
             modes.pass_begins()
             if begun.position.batches and self.num_workers:
                 say(_WORKERS_ANEW)
-        iterator = _DealtIterator(inner, begun, shares)
+        iterator = _DealtIterator(inner, begun, shares, modes if begun.trains else None)
         return compared(iterator) if begun.trains else iterator
 
     return _class_like(base, iterate)
@@ -359,8 +359,10 @@ def _class_like(base: type[Any], iterate: Callable[[Any], Iterator[Any]]) -> typ
 class _DealtIterator:
     """A loader's iterator that marks each batch with its share."""
 
-    def __init__(self, inner: Iterator[Any], begun: Pass, shares: Shares) -> None:
-        self._inner = inner
+    def __init__(
+        self, inner: Iterator[Any], begun: Pass, shares: Shares, modes: Modes | None
+    ) -> None:
+        self._inner, self._modes = inner, modes
         self._pass = begun
         self._shares = shares
         self._drawn = NumpyWatch()
@@ -387,6 +389,8 @@ class _DealtIterator:
         self._shares.yielded(batch, share, self)
         if share.parts > 1:
             self._drawn.handed()
+            if self._modes is not None:
+                self._modes.handed()
         return batch
 
     def __del__(self) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Sequence
 from typing import final
 
 from torch import nn
 
+from dream._log import logger
 from dream.adapters.pytorch.call_hook import ModuleSet
+from dream.adapters.pytorch.data.before import frames_of_script
+from dream.adapters.pytorch.randomness.current import current
+
+_OF_TRAINING = (
+    "next() takes a batch of an iterator that was begun to train, and by now the models are in "
+    "eval mode: a rank has its share of that batch, so a figure of it, as a loss that is logged, "
+    "is of this share alone. Begin the iterator after model.eval(), or loop over the loader"
+)
 
 
 @final
@@ -18,7 +28,7 @@ class Modes:
     def __init__(self) -> None:
         self._made = ModuleSet()
         self._called = ModuleSet()
-        self._over = False
+        self._over = self._told = False
         self.passes = 0
         self._shapes: dict[tuple[int, ...], bool] = {}
 
@@ -39,6 +49,16 @@ class Modes:
         if module not in self._called:
             self._called.add(module)
             self._shapes.clear()
+
+    def handed(self) -> None:
+        """A pass to train on hands out a batch that ranks share. A loop that has begun in training
+        may evaluate others, and train on; who asks by hand wants this batch."""
+        if self._told or not self.evaluate() or current.is_apart():
+            return
+        frame = next(frames_of_script(), None)
+        if frame is not None and dis.opname[frame.f_code.co_code[frame.f_lasti]] != "FOR_ITER":
+            self._told = True
+            logger.info(_OF_TRAINING)
 
     def parameters(self, shape: Sequence[int]) -> list[nn.Parameter]:
         """List the parameters of this shape that the models have which the loop trains."""

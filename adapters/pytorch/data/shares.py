@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
-from weakref import ref
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from dream._errors import DreamError
 from dream.adapters.pytorch.data.before import tensors_before
-from dream.adapters.pytorch.data.threads import Threads, held_by_scopes
-from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows, memory_of
-from dream.adapters.pytorch.loss.coupling.made import MadeOfBatches
-from dream.adapters.pytorch.loss.coupling.origins import in_batch, is_in_place
+from dream.adapters.pytorch.data.held_batch import HeldBatch, Mark
+from dream.adapters.pytorch.data.threads import Threads
+from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows
+from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
 from dream.data.partition import Share
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 _FAR = 8
 """Batches that a loop reads ahead, at most."""
-_LEFT = 2
-"""Batches that are still there after a loop: the last one, and that which was trained on last."""
 
 
 @final
@@ -81,18 +78,6 @@ class PassReading:
 
 
 @final
-class Mark(NamedTuple):
-    """Which share a tensor is of. at: how many batches had been handed out. made: whether a loop
-    has made it of what was handed out."""
-
-    x: ref[torch.Tensor]
-    share: Share
-    reading: PassReading
-    at: int
-    made: bool = False
-
-
-@final
 class Shares:
     """The shares of batches: of the tensors still alive, of views of these, and of copies by the
     order in which batches come. given: told of each that a loader hands out; follow: of the batch
@@ -108,32 +93,31 @@ class Shares:
         self.alike = WholeRows()
         self._readings: dict[int, PassReading] = {}
         self._whole = False
-        self._marked: dict[int, Mark] = {}
-        self._kept: dict[int, Mark] = {}
         self._handed = 0
         self.threads = Threads(self._made_in_thread)
-        self.made = MadeOfBatches(
-            self._mark_of, lambda x, of: self._mark(x, of.share, of.reading, of.at, made=True)
-        )
+        self.held = HeldBatch()
+        self.marks = self.held.marks
 
     @property
     def current(self) -> Share | None:
         """The share of the batch that the loop holds; None where it has none."""
-        apart = None
-        for reading in reversed(self._readings.values()):
-            if reading.apart:
-                apart = apart or reading
-            elif not reading.ended:
-                return reading.newest
-        if apart is None:
-            return self.made.held
-        held = self._held_here()
-        return apart.waiting[0] if held is None and apart.waiting else held
+        return self.of_draws(None)
 
-    def of_draws(self) -> Share | None:
-        """That of the batch that the loop draws beside."""
-        self.made.used()
-        return self.current
+    def of_draws(self, like: object) -> Share | None:
+        """That of the batch that the loop draws beside. like: the tensor that it draws for."""
+        if (mark := self.marks.itself(like)) is not None:
+            return mark.share
+        readings = [*reversed(self._readings.values())]
+        read = next((each for each in readings if not (each.apart or each.ended)), None)
+        if read is not None and not self.marks.several:
+            return read.newest
+        apart = next((each for each in readings if each.apart), None)
+        mark = self.held.now() if apart is None else self._held_of_thread()
+        if mark is not None:
+            return mark.share
+        if read is not None:
+            return read.newest
+        return apart.waiting[0] if apart is not None and apart.waiting else None
 
     @property
     def apart(self) -> bool:
@@ -171,10 +155,10 @@ class Shares:
     def parts(self, given: object) -> bool:
         """Whether several ranks share what this is of: the batch that a loader is read for, or one
         that the loop has kept, which nothing but its tensors tell from an evaluation's."""
-        if self.made.held is None or not self.now_parted or self.current is not self.made.held:
+        if any(not each.ended for each in self._readings.values()):
             return self.now_parted
         leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
-        return any((mark := self._mark_of(x)) and mark.share.parts > 1 for x in leaves)
+        return any((mark := self.marks.of(x)) and mark.share.parts > 1 for x in leaves)
 
     @property
     def parted(self) -> bool:
@@ -189,13 +173,7 @@ class Shares:
     def kept(self) -> bool:
         """Whether more batches that were handed out are still there than a loop leaves, as in a
         list."""
-        found: set[int] = set()
-        for mark in self._marked.values():  # asked at every step on what is no share
-            if mark.share.parts > 1:
-                found.add(mark.at)
-                if len(found) > _LEFT:
-                    return True
-        return False
+        return self.marks.several
 
     def whole_begins(self) -> None:
         """A pass begins of which every rank reads all."""
@@ -223,18 +201,18 @@ class Shares:
             self.given(share)
         reading.yields(share)
         self._whole = False
-        self._mark(batch, share, reading, self._handed)
+        self.marks.put(batch, share, reading, self._handed)
         if self.follow is not None:
             self.follow(batch, share)
         if share.parts > 1:
-            self.made.handed(first=begins)
+            self.held.handed(first=begins)
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""
         reading = self._readings.get(id(source))
         if reading is not None and not reading.ended:
             reading.yields(None)
-            self.made.ended()
+            self.held.ended()
             if self._passed is not None:
                 self._passed()
 
@@ -259,61 +237,51 @@ class Shares:
         if not self._readings:
             return None
         given = list(inputs)
-        for value in given:
-            mark = self._marked.get(id(value))
-            if mark is not None and mark.x() is value:
-                return self._trained_on(mark)
-        leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
-        for x in leaves:
-            if (mark := self._mark_of(x)) is not None:
-                return self._trained_on(mark)
-        if self.made.entered:
-            self._call(made=False)
-        return self._by_order(leaves, self._named_here() if self.made.missed() else None)
-
-    def _trained_on(self, mark: Mark) -> Share:
-        if self.made.entered:
-            self._call(made=mark.made)
+        mark = self.marks.first(given)
+        if mark is None:
+            leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+            mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
+        if self.held.entered:
+            self.held.called(mark, reads=any(not each.ended for each in self._readings.values()))
+        if mark is None:
+            self.held.missed()
+            return self._unmarked(leaves)
         mark.reading.trained_on(mark.share)
         return mark.share
 
-    def _call(self, *, made: bool) -> None:
-        reads = any(not each.ended for each in self._readings.values())
-        self.made.called(reads=reads, made=made)
-
     def holds(self, x: object) -> bool:
         """Whether a loader has handed out this very tensor."""
-        mark = self._marked.get(id(x))
-        return mark is not None and mark.x() is x
+        return self.marks.itself(x) is not None
 
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""
         reading = self._readings.setdefault(id(self), PassReading())
         reading.ended = True  # it is no pass that later batches could be of
         for x in tensors:
-            self._mark(x, share, reading, self._handed)
+            self.marks.put(x, share, reading, self._handed)
 
-    def _by_order(self, leaves: Sequence[torch.Tensor], named: Share | None) -> Share | None:
-        """That of a copy, or of what a loop made of a batch: of as many rows, the last read
-        first. None for rows that are no batch's. named: of the one that the script names, where
-        it may be that."""
+    def _unmarked(self, leaves: Sequence[torch.Tensor]) -> Share | None:
+        """That of a copy, or of what a loop made of a batch: of the one that it holds, or has read
+        last, of those of as many rows. None for rows that are no batch's."""
+        apart = [reading for reading in self._readings.values() if reading.apart]
+        reads = any(not (reading.apart or reading.ended) for reading in self._readings.values())
+        kept = self.marks.several
+        asks = kept or not reads
+        mark = self._held_of_thread() if apart else self.held.now() if asks else None
         shares = [
             share
             for reading in reversed(self._readings.values())
-            if not reading.apart and (reading.lag or not reading.ended)
+            if not reading.apart and ((reading.lag and not kept) or not reading.ended)
             and (share := reading.share()) is not None
         ]  # fmt: skip
-        apart = [reading for reading in self._readings.values() if reading.apart]
-        if apart and (held := self._held_here()) is not None:
-            shares.append(held)
-        counts = [share.count for share in shares if share is not named]
-        if named is not None:
-            counts.append(named.count)
-        if self.alike and self.alike.call(leaves, counts):
+        held = [*(() if mark is None else (mark.share,)), *shares]
+        counts = [share.count for share in held]
+        of_ranks = [n for share in held for n in (share.largest, share.total // share.parts)]
+        if self.alike and self.alike.call(leaves, [*counts, *of_ranks]):
             return None
+        if mark is not None:
+            return mark.share
         rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
-        if named is not None and named.count in rows:
-            return named
         fitting = (share for share in shares if share.count in rows)
         found = next(fitting, shares[0] if shares else None)
         return self._in_turn(leaves, apart[-1]) if found is None and apart else found
@@ -323,39 +291,24 @@ class Shares:
         if not leaves or not reading.waiting:
             return None
         share = reading.waiting.popleft()
-        self._mark(leaves[0], share, reading, self._handed)
+        self.marks.put(leaves[0], share, reading, self._handed)
         return share
 
-    def _held_here(self) -> Share | None:
-        """That of the batch which the script's variables hold, where another thread reads."""
+    def _held_of_thread(self) -> Mark | None:
+        """That of the batch, of those that another thread reads, which the loop holds."""
         begins = self.threads.follow()
-        for held in held_by_scopes():
-            marks = [mark for x in held if (mark := self._mark_of(x)) and mark.reading.apart]
-            if marks:
-                return max(marks, key=lambda mark: mark.at).share
-        if not begins and any(reading.waiting for reading in self._readings.values()):
+        mark = self.held.now(lambda mark: mark.reading.apart)
+        waits = any(reading.waiting for reading in self._readings.values())
+        if mark is None and waits and not begins:
             self.threads.tell_unknown()
-        return None
-
-    def _named_here(self) -> Share | None:
-        """That of the one batch which the script's variables name."""
-        for held in held_by_scopes():
-            found = {mark.at: mark for x in held if (mark := self._mark_of(x))}
-            if found:
-                return next(iter(found.values())).share if len(found) == 1 else None
-        return None
-
-    def _mark_of(self, x: torch.Tensor) -> Mark | None:
-        mark = self._marked.get(id(x)) or self._kept.get(memory_of(x))
-        kept = None if mark is None else mark.x()
-        return mark if kept is not None and _shares(kept, x) else None
+        return mark
 
     def _made_in_thread(
         self, func: Any, given: Any, made: Any
     ) -> tuple[list[torch.Tensor], int] | None:
         """What is made of a batch's rows is of that batch: of the newest, where of several."""
         leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
-        marks = [mark for x in leaves if (mark := self._marked.get(id(x))) and mark.x() is x]
+        marks = [mark for x in leaves if (mark := self.marks.itself(x)) is not None]
         if not marks:
             return None
         mark = max(marks, key=lambda mark: mark.at)
@@ -363,34 +316,5 @@ class Shares:
         outs = leaves[:1] if is_in_place(getattr(func, "__name__", "")) else tree_leaves(made)
         for x in outs:
             if isinstance(x, torch.Tensor) and may_be_rows(x, count):
-                self._mark(x, mark.share, mark.reading, mark.at)
+                self.marks.put(x, mark.share, mark.reading, mark.at)
         return [x for each in marks if (x := each.x()) is not None], count
-
-    def _mark(
-        self, batch: object, share: Share, reading: PassReading, at: int, *, made: bool = False
-    ) -> None:
-        if isinstance(batch, torch.Tensor):
-            key, memory = id(batch), memory_of(batch)
-            gone = ref(batch, lambda _: self._forget(key, memory, share))
-            self._marked[key] = mark = Mark(gone, share, reading, at, made)
-            if memory:
-                self._kept[memory] = mark
-        elif isinstance(batch, dict):
-            for value in batch.values():
-                self._mark(value, share, reading, at)
-        elif isinstance(batch, (list, tuple)):
-            for value in batch:
-                self._mark(value, share, reading, at)
-        elif hasattr(batch, "__dict__"):
-            for value in in_batch(batch):
-                self._mark(value, share, reading, at)
-
-    def _forget(self, key: int, memory: int, share: Share) -> None:
-        self._marked.pop(key, None)
-        kept = self._kept.get(memory)
-        if kept is not None and kept.share is share:
-            self._kept.pop(memory, None)
-
-
-def _shares(kept: torch.Tensor, x: torch.Tensor) -> bool:
-    return kept is x or (memory_of(kept) == memory_of(x) and len(kept.shape) > 0)

@@ -4,17 +4,16 @@ made of them, in that thread and in the one that trains on them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
 from weakref import ref
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from dream._log import logger
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.data.before import frames_of_script
+from dream.adapters.pytorch.loss.coupling.beneath import Beneath
 from dream.adapters.pytorch.loss.coupling.kept import Alive
 from dream.adapters.pytorch.loss.coupling.origins import (
     MixedRows,
@@ -28,7 +27,6 @@ from dream.adapters.pytorch.loss.coupling.origins import (
 from dream.adapters.pytorch.randomness.current import State, current, same, state
 from dream.adapters.pytorch.randomness.rows import Rows
 
-_MOST = 100
 _LOOKS, _FEWEST = 64, 4
 """Calls that are tried on half of a batch's rows, and the fewest rows: half of them must be no
 single one, with which any others could be combined."""
@@ -51,7 +49,7 @@ have a batch's rows, and how many; None where there is none."""
 
 
 @final
-class Following(TorchFunctionMode):
+class Following(Beneath):
     """Sees what is made of tensors in one thread, which may live on after the block.
 
     by: what follows the batches that are read there now."""
@@ -136,7 +134,7 @@ class Threads:
             return False
         if mode is None:
             _here.mode = mode = Following(self)
-            mode.__enter__()  # type: ignore[no-untyped-call]
+            mode.put()
         mode.by = ref(self)  # in place of a block's before: a thread may outlive many
         return True
 
@@ -158,28 +156,8 @@ class Threads:
             logger.info(_UNKNOWN)
 
     def close(self) -> None:
-        """The block ends. Where a mode of the script's lies above, this one stays."""
+        """The block ends."""
         self.inside = False
-        mode = _here.mode
-        if mode is not None and private.innermost_mode() is mode:
-            _here.mode = None
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def held_by_scopes() -> Iterator[list[torch.Tensor]]:
-    """Yield the tensors that the script's variables name, one scope after the other, the innermost
-    first."""
-    for frame in frames_of_script():
-        for names in (frame.f_locals, frame.f_globals):
-            held: list[torch.Tensor] = []
-            for value in [*names.values()]:
-                with suppress(Exception):  # objects that stand for others may raise anything
-                    held += _tensors(value)
-            yield held
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, dict):
-        value = [*value.values()]
-    several = value[:_MOST] if isinstance(value, (list, tuple)) else [value]
-    return [each for each in several if isinstance(each, torch.Tensor)]
+        if _here.mode is not None:
+            _here.mode.take()
+            _here.mode = _here.mode if _here.mode.entered else None

@@ -121,6 +121,8 @@ class WholeRows:
         nothing of a batch is in them until they are written to."""
         for x in tensors:
             if x.dim() and not (isinstance(x, torch.nn.Parameter) or x.is_inference()):
+                if not x.numel():
+                    continue  # a rank's own, as of a batch that leaves it without a sample
                 key = id(x)
                 gone = ref(x, lambda _, key=key: self._before.pop(key, None))  # type: ignore[misc]
                 self._before[key] = gone, *_state_of(x)
@@ -134,6 +136,8 @@ class WholeRows:
             self.made_before([x])
 
     def _note(self, x: torch.Tensor) -> None:
+        if not x.numel():
+            return
         key, memory = id(x), memory_of(x)
 
         def forget(_: object) -> None:

@@ -249,8 +249,10 @@ class CallDraws:
     def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
         """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
         the tensor that it is drawn for, if any."""
-        share = self._shares.of_draws()
-        if not _is_part(share) or not len(shape) or self._in_step is None or self._in_step.apart:
+        if not len(shape) or self._in_step is None or self._in_step.apart:
+            return None
+        share = self._shares.of_draws(like)
+        if not _is_part(share):
             return None
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
@@ -269,9 +271,9 @@ class CallDraws:
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
         """The script has drawn what is no share's."""
-        share = self._shares.of_draws()
         if self._running or not x.dim() or self._in_step is None or self._in_step.apart:
             return
+        share = self._shares.of_draws(None)
         if share is not None:
             may_be_rows = share.count and x.shape[0] % share.count == 0
             if share.parts == 1 or share.micros > 1 or (self._sites.several and may_be_rows):

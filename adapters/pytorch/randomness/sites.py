@@ -18,6 +18,9 @@ _FRAMES = 3
 _STEPS = 16
 """Lines of the script that are looked at for what a call is given."""
 _LENGTHS = {"len", "size", "shape"}
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+_SIZED = {"randn", "rand", "randperm"}
+"""What is given a size first."""
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
 
@@ -68,6 +71,58 @@ def worked_out_of_a_length() -> bool:
     for at in spans:
         spans += [each for each in _made_in(done, at) if each not in spans and len(spans) < _STEPS]
     return any(x.argval in _LENGTHS and any(_within(x, at) for at in spans) for x in done)
+
+
+def _is_fixed(size: int) -> bool:
+    """Whether the rows that the script's call that runs now asks for, `size`, are as many for every
+    batch: a number that is written there, or a variable that is set outside loops, of no length."""
+    frame = _frame()
+    done, call = _instructions(frame)
+    inside = [each for each in done if call is not None and _within(each, call)]
+    words = {each.argval for each in inside[:3] if isinstance(each.argval, str)}
+    worked_out = any(each.opname.startswith("BINARY_OP") for each in inside)
+    if not size or not words & _SIZED or (worked_out and given_a_length()):
+        return False
+    given = [x for x in inside[1:] if x.opname.startswith("LOAD_") and x.opname not in _ATTRIBUTES]
+    if not given or given[0].opname == "LOAD_CONST":
+        return bool(given) and type(given[0].argval) is int and given[0].argval == size
+    name = given[0].argval[0] if isinstance(given[0].argval, tuple) else given[0].argval
+    scopes = (frame.f_locals, frame.f_globals)
+    value = next((scope[name] for scope in scopes if name in scope), None)
+    if type(value) is not int or value != size:
+        return False
+    codes = _codes_that_set(name, frame)
+    return bool(codes) and all(_is_set_once(name, each) for each in codes)
+
+
+def _codes_that_set(name: str, frame: FrameType) -> list[CodeType]:
+    """Return the code in which a variable is set that a function names; none where it is given to
+    the function, or that code does not run."""
+    own = frame.f_code
+    if name in own.co_varnames or name in own.co_cellvars:
+        return [] if name in own.co_varnames[: own.co_argcount + own.co_kwonlyargcount] else [own]
+    outer: FrameType | None = frame
+    while outer is not None:
+        code = outer.f_code
+        around = outer.f_locals is outer.f_globals and outer.f_globals is frame.f_globals
+        if name in code.co_cellvars if name in own.co_freevars else around:
+            given = name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            return [] if given else [own, code]
+        outer = outer.f_back
+    return []
+
+
+def _is_set_once(name: str, code: CodeType) -> bool:
+    done = [*dis.get_instructions(code)]
+    loops = [(x.argval, x.offset) for x in done if "BACKWARD" in x.opname]
+    for each in done:
+        if each.opname.startswith("STORE_") and each.argval == name and each.positions is not None:
+            if any(first <= each.offset <= last for first, last in loops):
+                return False
+            line = dis.Positions(each.positions.lineno, each.positions.lineno, 0, 1 << 20)
+            if any(x.argval in _LENGTHS and _within(x, line) for x in done):
+                return False
+    return True
 
 
 def _is_zero(part: dis.Instruction | None) -> bool:
@@ -154,6 +209,9 @@ class Sites:
         if at in self._of_batch:
             return True
         if at in self._of_others:
+            return False
+        if _is_fixed(rows):
+            self._of_others.add(at)
             return False
         if doubtful:
             return None

@@ -264,6 +264,11 @@ def test_function_modes_and_what_is_compiled() -> None:
     with BaseTorchFunctionMode() as mode:
         assert private.innermost_mode() is mode
     assert private.innermost_mode() is None
+    assert private.default_device_mode() is None
+    torch.set_default_device("cpu")
+    assert private.default_device_mode() is private.innermost_mode()
+    torch.set_default_device(None)
+    assert private.innermost_mode() is None
 
 
 def test_what_is_compiled_within_its_caller_alone() -> None:

@@ -17,13 +17,13 @@ from typing import Any, final
 from weakref import ref
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
+from dream.adapters.pytorch.loss.coupling.beneath import Beneath
 from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
 from dream.adapters.pytorch.loss.coupling.joined import batches_of, joined_by
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
@@ -79,7 +79,7 @@ _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 
 
 @final
-class Lineage(TorchFunctionMode):
+class Lineage(Beneath):
     """Follows the batches of one loop. wanted: whether anybody looks at what is found. alike: is
     told of what is made of rows that are no batch's. sees_all: nothing of the batch left torch."""
 
@@ -87,7 +87,7 @@ class Lineage(TorchFunctionMode):
         super().__init__()
         self._wanted = wanted
         self.alike: WholeRows | None = None
-        self.entered = self._follows = self._awake = self.outside = self._passing = False
+        self._follows = self._awake = self.outside = self._passing = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
         self._turned: list[TrainingCall] = []
@@ -115,7 +115,7 @@ class Lineage(TorchFunctionMode):
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = self._passing = True
-        self._enter()
+        self.put()
 
     def wake(self, share: Share) -> None:
         """The loop has drawn rows that are no share: until the next batch what is made of them is
@@ -127,12 +127,7 @@ class Lineage(TorchFunctionMode):
     def _between(self) -> None:
         if not (self._follows or current.is_apart() or private.compiles()):
             self._awake = True
-            self._enter()
-
-    def _enter(self) -> None:
-        if not self.entered:
-            self.entered = True
-            self.__enter__()  # type: ignore[no-untyped-call]
+            self.put()
 
     def called(self, call: TrainingCall, args: Iterable[object]) -> None:
         """A distributed module is called to train: what its inputs are made of comes into the
@@ -161,11 +156,9 @@ class Lineage(TorchFunctionMode):
         self._turned.clear()
 
     def rest(self) -> None:
-        """Be out of the way. Where a mode of the script's lies above this one, it is so later."""
+        """Be out of the way."""
         self.end()
-        if self.entered and private.innermost_mode() is self:
-            self.entered = False
-            self.__exit__(None, None, None)
+        self.take()
 
     def ended(self) -> None:
         """A pass over batches ends. After the block, whose loaders may be used on, nothing else

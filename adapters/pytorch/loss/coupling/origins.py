@@ -21,7 +21,7 @@ _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
-_BETWEEN = ("torch", "dream.adapters.pytorch.loss.coupling.made")
+_BETWEEN = ("torch", "dream.adapters.pytorch.data.held_batch")
 """What is called by others in turn."""
 _ADAPTER = str(Path(__file__).parents[2])
 

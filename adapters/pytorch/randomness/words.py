@@ -1,0 +1,122 @@
+"""What the script's own text says of a place in it: which names the call there is given, and which
+of them the loops around it bind. It is the same on every rank, as sizes are not."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from types import CodeType, FrameType
+from typing import NamedTuple, final
+
+_LEVELS, _MOST = 3, 16
+_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+_LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
+Loop = tuple[int, int]
+Places = dict[int, tuple[CodeType, int]]
+"""Where each of some frames stands, by the frame's id."""
+
+
+@final
+class Words(NamedTuple):
+    """given: names in the call, then those in the lines that these were set in, and so on. bound:
+    names that loops around the call have set in this turn, the innermost loop's first, of each the
+    last set first.
+    free: names that no loop sets. loop: the innermost one around the call."""
+
+    given: tuple[tuple[str, ...], ...]
+    bound: tuple[tuple[str, ...], ...]
+    free: tuple[str, ...]
+    loop: Loop | None
+
+
+@cache
+def words_at(code: CodeType, at: int) -> Words:
+    """Read the words around an instruction."""
+    done = [*dis.get_instructions(code)]
+    loops = _loops(done)
+    stores = [(name, each) for each in done for name in _names(each, _STORES)]
+    around: dict[Loop, dict[str, int]] = {loop: {} for loop in loops if _within(at, loop)}
+    looped: set[str] = set()
+    for name, each in stores:
+        own = next((loop for loop in loops if _within(each.offset, loop)), None)
+        if own is not None:
+            looped.add(name)
+        if own in around and each.offset <= at:  # else it is left of the turn before
+            around[own][name] = each.offset
+    bound = tuple(tuple(sorted(names, key=lambda x: -names[x])) for names in around.values())
+    free = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+    free |= dict.fromkeys(name for name, _ in stores)
+    own_names = tuple(name for name in free if name not in looped)
+    return Words(tuple(_given(done, stores, at)), bound, own_names, next(iter(around), None))
+
+
+def places_of(frames: Iterable[FrameType]) -> Places:
+    """Return where these stand now."""
+    return {id(frame): (frame.f_code, frame.f_lasti) for frame in frames}
+
+
+def goes_on(then: Places, now: Places) -> bool:
+    """Whether the loop that was run then is run now, in the same turn of what is around it."""
+    for frame, (code, at) in now.items():
+        was = then.get(frame)
+        if was is not None and was[0] is code:
+            loop = words_at(*was).loop
+            if loop is not None:
+                return _within(at, loop)
+    return False
+
+
+def _loops(done: Sequence[dis.Instruction]) -> list[Loop]:
+    """Return where the loops begin and end, those inside others first."""
+    ends: dict[int, int] = {}
+    for each in done:
+        if "BACKWARD" in each.opname:
+            ends[each.argval] = max(each.offset, ends.get(each.argval, 0))
+    return sorted(ends.items(), key=lambda loop: loop[1] - loop[0])
+
+
+def _within(at: int, loop: Loop) -> bool:
+    return loop[0] <= at <= loop[1]
+
+
+def _names(each: dis.Instruction, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that an instruction loads, or stores; some do two at once."""
+    if not any(kind in each.opname for kind in kinds):
+        return ()
+    return each.argval if isinstance(each.argval, tuple) else (each.argval,)
+
+
+def _given(
+    done: Sequence[dis.Instruction], stores: Sequence[tuple[str, dis.Instruction]], at: int
+) -> Iterator[tuple[str, ...]]:
+    past = [each.positions for each in done if each.offset <= at]
+    call = past[-1] if past else None
+    if call is None or call.lineno is None:
+        return
+    found = {x: None for each in done if _inside(each, call) for x in _names(each, _LOADS)}
+    seen: dict[str, None] = {}
+    for _ in range(_LEVELS):
+        level = tuple(islice((name for name in found if name not in seen), _MOST))
+        if not level:
+            return
+        yield level
+        seen |= dict.fromkeys(level)
+        lines = {_line(each) for name, each in stores if name in level}
+        found = {x: None for each in done if _line(each) in lines for x in _names(each, _LOADS)}
+
+
+def _line(each: dis.Instruction) -> int | None:
+    return None if each.positions is None else each.positions.lineno
+
+
+def _inside(part: dis.Instruction, call: dis.Positions) -> bool:
+    own = part.positions
+    if own is None or own.lineno is None or own.end_lineno is None or call.end_lineno is None:
+        return False
+    begin = (call.lineno or 0, call.col_offset or 0)
+    end = (call.end_lineno, call.end_col_offset or 0)
+    return begin <= (own.lineno, own.col_offset or 0) and (
+        (own.end_lineno, own.end_col_offset or 0) <= end
+    )
