@@ -10,6 +10,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -75,8 +76,7 @@ def after_backward(act: Callable[[], None]) -> None:
 
 def version_of(tensor: torch.Tensor) -> int:
     """Count the changes of a tensor in place."""
-    version: int = tensor._version
-    return version
+    return int(tensor._version)
 
 
 def to_local(tensor: torch.Tensor) -> torch.Tensor:
@@ -124,10 +124,8 @@ def be_whole(tensor: torch.Tensor) -> None:
         tensor._spec = type(spec)(spec.mesh, whole, spec.tensor_meta)  # type: ignore[attr-defined]
 
 
-def own_call(module: nn.Module) -> Callable[..., Any]:
-    """A module's call, hooks and all, past what takes its calls."""
-    call: Callable[..., Any] = module._call_impl
-    return call
+own_call: Callable[[nn.Module], Callable[..., Any]] = attrgetter("_call_impl")
+"""A module's call, hooks and all, past what takes its calls."""
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -147,8 +145,7 @@ def gradient_hooks(item: nn.Module | torch.Tensor) -> dict[str, dict[int, Any]]:
 def bare_copy(module: nn.Module) -> nn.Module:
     """A module without tensors, as DataParallel makes its replicas; recurrent layers keep their
     lists of weights by it."""
-    copy: nn.Module = module._replicate_for_data_parallel()
-    return copy
+    return module._replicate_for_data_parallel()  # type: ignore[no-any-return]
 
 
 def tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -218,8 +215,7 @@ def is_in_place(op: OpOverload) -> bool:
 
 def transform() -> str | None:
     """Name the transform of torch.func that runs now ("Grad", "Vmap", ...); None for none."""
-    level = torch._C._functorch.peek_interpreter_stack()
-    return None if level is None else str(level.key().name)
+    return None if (level := peek_transform()) is None else str(level.key().name)
 
 
 def is_batched(x: torch.Tensor) -> bool:
@@ -399,7 +395,6 @@ def gloo_group(store: Any, rank: int, size: int, timeout: Any) -> distributed.Pr
     """Return a group of gloo's that torch's lists do not know of."""
     group = distributed.ProcessGroup(store, rank, size)
     gloo = distributed.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    kind = distributed.ProcessGroup.BackendType.GLOO
-    group._set_default_backend(kind)
+    group._set_default_backend(kind := distributed.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), kind, gloo)
     return group

@@ -359,6 +359,20 @@ def _hidden(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+def test_what_vmap_gives_is_known_for_what_cannot_be_read() -> None:
+    seen: list[bool] = []
+
+    def row(x: torch.Tensor) -> torch.Tensor:
+        seen.append(private.is_batched(x))
+        return x.sin().sum()
+
+    x = torch.ones(3, 2)
+    torch.func.vmap(torch.func.grad(row))(x)
+    torch.func.grad(row)(x[0])
+    row(x[0])
+    assert seen == [True, False, False]
+
+
 def test_compiled_modules_are_known() -> None:
     layer = nn.Linear(1, 1)
     assert private.is_compiled(torch.compile(layer, backend="eager"))  # type: ignore[arg-type]

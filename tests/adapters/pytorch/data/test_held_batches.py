@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
+from dream.adapters.pytorch.data.held_batch import Marks
+from dream.data.partition import Share
 
 pytestmark = pytest.mark.slow
 Models = list[nn.Module]
@@ -220,3 +222,27 @@ def test_a_batch_of_training_that_is_evaluated_is_said(
 ) -> None:
     dream.launch(evaluated, by_hand, n=2, framework="torch", timeout=240)
     assert capfd.readouterr().err.count("begun to train, and by now") == by_hand
+
+
+class Graphs:
+    """A batch of a script's own, of as many nodes as its graphs have; it knows all data."""
+
+    everything = torch.zeros(9, 2)
+
+    def __init__(self, nodes: int) -> None:
+        self.held = {"x": torch.randn(nodes, 2), "of": [torch.zeros(nodes)]}
+        self.data, self.source = Graphs.everything, torch.nn.Linear(2, 2)
+
+
+def test_what_an_object_has_is_of_its_batch() -> None:
+    """By sizes it was taken for rows of every rank's, on some ranks: and they parted."""
+    marks = Marks()
+    for at, nodes in ((1, 5), (2, 7), (3, 5)):
+        graphs = Graphs(nodes)
+        marks.put(graphs, Share(2, 4, 2), None, at)
+        for x in (graphs.held["x"], graphs.held["of"][0]):
+            mark = marks.of(x)
+            assert mark is not None
+            assert mark.at == at
+        assert marks.of(graphs.source.weight) is None
+    assert marks.of(Graphs.everything) is None  # no batch's
