@@ -83,6 +83,7 @@ _NOTES = (
         re.compile(
             "'(int|float|NoneType)' object has no attribute 'backward'|division by zero"
             "|expects a non-empty TensorList|unsupported operand.*'NoneType' and"
+            "|does not require grad and does not have a grad_fn"
         ),
         "if none of this rank's rows has added to the loss, where other ranks' have: begin with "
         "`loss = output.sum() * 0`, and divide by max(count, 1).",
