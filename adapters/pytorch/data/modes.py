@@ -53,6 +53,9 @@ class Modes:
     def handed(self) -> None:
         """A pass to train on hands out a batch that ranks share. A loop that has begun in training
         may evaluate others, and train on; who asks by hand wants this batch."""
+        for module in self._called:  # asked at every step
+            if module.training:
+                return
         if self._told or not self.evaluate() or current.is_apart():
             return
         frame = next(frames_of_script(), None)
