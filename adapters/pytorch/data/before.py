@@ -13,6 +13,7 @@ from torch import nn
 
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.sites import is_library
+from dream.adapters.pytorch.randomness.words import variables_of
 
 _FRAMES, _MOST = 6, 100
 
@@ -21,7 +22,7 @@ def tensors_before() -> Iterator[torch.Tensor]:
     """Yield what the script's own frames can name now: variables, items of lists and dicts of
     them, attributes of its objects. Nothing of a batch is in them, as none was there yet."""
     for frame in frames_of_script():
-        for names in (frame.f_locals, frame.f_globals):
+        for names in (variables_of(frame), frame.f_globals):
             for value in [*names.values()]:
                 with suppress(Exception):  # objects that stand for others may raise anything
                     yield from _tensors(value)

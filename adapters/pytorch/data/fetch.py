@@ -3,8 +3,11 @@ sample's numbers depend on the others: random draws while they are read, padding
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import fields, is_dataclass
 from typing import Any, final
 
 import numpy as np
@@ -287,7 +290,7 @@ def empty(batch: Any) -> Any:
         if batch.is_nested:  # which takes no rows of itself
             return _empty_nested(batch)
         return batch[:0] if batch.dim() else batch
-    if isinstance(batch, dict):
+    if isinstance(batch, (dict, UserDict)):
         return type(batch)({key: empty(value) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(empty(value) for value in batch))
@@ -295,7 +298,22 @@ def empty(batch: Any) -> Any:
         inner = [empty(value) for value in batch]
         nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
         return type(batch)(inner) if nested else type(batch)()
-    return batch
+    own = is_dataclass(batch) and not isinstance(batch, type)
+    return _empty_fields(batch) if own else batch
+
+
+def _empty_fields(batch: Any) -> Any:
+    """That of a dataclass, where each of its tensors is seen to have a row for the sample; a graph
+    has one for each of its nodes."""
+    own = {field.name: getattr(batch, field.name, None) for field in fields(batch)}
+    tensors = [x for x in own.values() if isinstance(x, torch.Tensor)]
+    if not tensors or any(x.is_nested or x.shape[:1] != (1,) for x in tensors):
+        return batch
+    made = copy(batch)
+    for name, value in own.items():
+        if not isinstance(value, (str, bytes)):
+            object.__setattr__(made, name, empty(value))  # it may be frozen
+    return made
 
 
 def _empty_nested(batch: Any) -> torch.Tensor:

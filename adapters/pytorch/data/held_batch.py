@@ -24,7 +24,13 @@ from dream.adapters.pytorch.loss.coupling.beneath import Beneath
 from dream.adapters.pytorch.loss.coupling.kept import Alive
 from dream.adapters.pytorch.loss.coupling.origins import in_batch, is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.words import Places, goes_on, places_of, words_at
+from dream.adapters.pytorch.randomness.words import (
+    Places,
+    goes_on,
+    places_of,
+    variables_of,
+    words_at,
+)
 from dream.data.partition import Share
 
 _LEFT = 2
@@ -36,6 +42,7 @@ _IDLE = 8
 """Calls after which a loop over kept batches is taken for one whose names tell."""
 _MISSED = 2
 """How often it is looked again for what a loop begins to make of them later."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.nn.Module)
 _looking: set[int] = set()
 """Threads in which one of these looks: what that calls is nobody's."""
 
@@ -61,6 +68,7 @@ class Marks:
         self._memory: dict[int, Mark] = {}
         self._alive: dict[int, int] = {}
         self._lasting = Alive()
+        self._kinds: set[type] = set()
 
     def __bool__(self) -> bool:
         return bool(self._alive)
@@ -93,11 +101,13 @@ class Marks:
 
     def within(self, value: Any) -> Mark | None:
         """That of what a variable names: a tensor, or a batch of several; not of what holds several
-        batches, as the list of all of them does."""
+        batches, as the list of all of them does, nor of a module's variables, which last."""
         if isinstance(value, torch.Tensor):
             return self.of(value)
-        if isinstance(value, dict):
-            value = [*value.values()]
+        if type(value) in self._kinds:
+            value = in_batch(value)
+        elif isinstance(value, dict):
+            value = () if "__builtins__" in value else [*value.values()]
         if not isinstance(value, (list, tuple)):
             return None
         tensors = (x for x in value[:_MOST] if isinstance(x, torch.Tensor))
@@ -122,7 +132,8 @@ class Marks:
         elif isinstance(batch, (list, tuple)):
             for value in batch:
                 self.put(value, share, reading, at)
-        elif hasattr(batch, "__dict__"):
+        elif not isinstance(batch, _PLAIN):
+            self._kinds.add(type(batch))
             for x in self._new_in(batch, at):
                 self.put(x, share, reading, at)
 
@@ -197,7 +208,7 @@ class HeldBatch(Beneath):
     def _named(self, frames: list[FrameType], of: Callable[[Mark], bool] = bool) -> Mark | None:
         words = [words_at(frame.f_code, frame.f_lasti) for frame in frames]
         for at, (frame, each) in enumerate(zip(frames, words, strict=True)):
-            own = frame.f_locals
+            own = variables_of(frame)
             turns = any(outer.loop is not None for outer in words[at + 1 :])
             free = (each.free,) if turns and own is not frame.f_globals else ()
             for names in each.given:

@@ -21,7 +21,6 @@ import torch
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.hooks import BackwardLent
 from dream.adapters.pytorch.loss.calls import (
-    COUNTS,
     EXTRA,
     LATE,
     OVERTAKEN,
@@ -42,7 +41,7 @@ from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
-from dream.adapters.pytorch.loss.scaling import begun, in_parts, multiply, starts_of, value_of
+from dream.adapters.pytorch.loss.scaling import begun, multiply, starts_of, value_of
 from dream.adapters.pytorch.loss.terms import count_by_hand
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
@@ -349,9 +348,8 @@ class WeighedBackward:
     ) -> Numbers:
         weighed = reading.weighed
         sent = weighed.sent if weighed.late else 0.0
-        parts = float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
         stamp = 0 if self.stamped is None or not last else self.stamped.stamp()
-        return message_of((value, sent, parts, reading.told, stamp, stamp * stamp), like)
+        return message_of((value, sent, reading.parts, reading.told, stamp, stamp * stamp), like)
 
     def hear_late(self) -> None:
         """Be told what the ranks told each other in the backward pass before, if it has not been

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _NOTHING = "dream.nothing"
 """A key of a graph node's metadata: the call of whose rows a loss has nothing."""
+NO_GRAPH = -1.0
+"""What a rank tells of such a loss. That is the ranks' mean where all of them have one, as a script
+has that lost its graph: on one device torch refuses it."""
 
 
 def has_graph(root: Any) -> bool:
@@ -44,6 +47,11 @@ def call_of_nothing(root: torch.Tensor) -> TrainingCall | None:
     node: Any = root.grad_fn
     found: TrainingCall | None = node.metadata.get(_NOTHING) if node.metadata else None
     return found
+
+
+def stands_for_none(node: Any) -> bool:
+    """Whether a loss is at this node that has no graph of the script's."""
+    return bool(node.metadata) and _NOTHING in node.metadata
 
 
 def less_nothing(terms: list[Term]) -> list[Term]:

@@ -17,7 +17,8 @@ from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.look import bearers_of
-from dream.adapters.pytorch.loss.scaling import agree
+from dream.adapters.pytorch.loss.nothing import NO_GRAPH, stands_for_none
+from dream.adapters.pytorch.loss.scaling import agree, in_parts
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.collectives import Communicator
 
@@ -61,6 +62,15 @@ class LossReading:
     weighed: Weighed
     settled: bool = True
     told: float = 0.0
+
+    @property
+    def parts(self) -> float:
+        """What this rank tells of its loss's parts: whether they are several, whether things are
+        counted; less than nothing of a loss that has no graph here."""
+        weighed = self.weighed
+        if not weighed.late and any(stands_for_none(term.node) for term in weighed.terms):
+            return NO_GRAPH
+        return float(len(weighed.terms) > 1 and in_parts(weighed)) + COUNTS * weighed.late
 
 
 @final
@@ -144,10 +154,17 @@ class Reader:
         ends_in: the last operation of this rank's.
 
         Raises:
-            ConfigurationError: some ranks' losses are divided by a count, and others' are not.
+            ConfigurationError: some ranks' losses are divided by a count, and others' are not; or
+                no rank's has a graph.
         """
         ranks = self._among.world_size
-        counting, parts = divmod(round(told * ranks), COUNTS)
+        if told == NO_GRAPH:
+            raise ConfigurationError(
+                "A loss has no graph on any rank, so there is nothing to train by it. Received: a "
+                "tensor without a grad_fn. Compute it from the model's output as it is: not under "
+                "torch.no_grad(), and not from what detach() or item() gave."
+            )
+        counting, parts = divmod(max(round(told * ranks), 0), COUNTS)
         if 0 < counting < ranks:
             raise ConfigurationError(
                 "The loss of one batch is of different kinds: on some ranks it is divided by a "

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dream.adapters.pytorch.randomness.words import variables_of
+
 _MOST = 4096
 """Objects that are looked at; a dataset may be a list of a million samples."""
 _FEW = 64
@@ -65,7 +67,7 @@ def named_by_the_script() -> Iterator[tuple[str, Any]]:
     once."""
     seen: set[int] = set()
     for frame in script_frames():
-        for name, value in (*frame.f_locals.items(), *frame.f_globals.items()):
+        for name, value in (*variables_of(frame).items(), *frame.f_globals.items()):
             if issubclass(type(value), _KINDS) and id(value) not in seen:
                 seen.add(id(value))
                 yield name, value
@@ -81,7 +83,7 @@ def of_the_loop() -> list[Any]:
 
 
 def _variables(frame: FrameType) -> Iterator[Any]:
-    yield from frame.f_locals.values()
+    yield from variables_of(frame).values()
     yield from frame.f_globals.values()
 
 

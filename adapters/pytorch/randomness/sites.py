@@ -13,6 +13,8 @@ from zlib import crc32
 import torch
 from torch import nn
 
+from dream.adapters.pytorch.randomness.words import LOADS, STORES, names_in, variables_of
+
 _FRAMES = 3
 """Functions of the script, each called by the next, that tell one place in it from another."""
 _STEPS = 16
@@ -87,7 +89,7 @@ def _is_fixed(size: int) -> bool:
     if not given or given[0].opname == "LOAD_CONST":
         return bool(given) and type(given[0].argval) is int and given[0].argval == size
     name = given[0].argval[0] if isinstance(given[0].argval, tuple) else given[0].argval
-    scopes = (frame.f_locals, frame.f_globals)
+    scopes = (variables_of(frame), frame.f_globals)
     value = next((scope[name] for scope in scopes if name in scope), None)
     if type(value) is not int or value != size:
         return False
@@ -104,7 +106,7 @@ def _codes_that_set(name: str, frame: FrameType) -> list[CodeType]:
     outer: FrameType | None = frame
     while outer is not None:
         code = outer.f_code
-        around = outer.f_locals is outer.f_globals and outer.f_globals is frame.f_globals
+        around = variables_of(outer) is outer.f_globals is frame.f_globals
         if name in code.co_cellvars if name in own.co_freevars else around:
             given = name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             return [] if given else [own, code]
@@ -116,7 +118,7 @@ def _is_set_once(name: str, code: CodeType) -> bool:
     done = [*dis.get_instructions(code)]
     loops = [(x.argval, x.offset) for x in done if "BACKWARD" in x.opname]
     for each in done:
-        if each.opname.startswith("STORE_") and each.argval == name and each.positions is not None:
+        if each.positions is not None and name in names_in(each, STORES):
             if any(first <= each.offset <= last for first, last in loops):
                 return False
             line = dis.Positions(each.positions.lineno, each.positions.lineno, 0, 1 << 20)
@@ -152,17 +154,18 @@ def _multiplies_rows(rows: int) -> bool:
     ]
     inside = {each.argval for each in done for at in products if at and _within(each, at)}
     names = {name for name in inside if isinstance(name, str)}
-    values = (frame.f_locals.get(name, frame.f_globals.get(name)) for name in names)
+    own = variables_of(frame)
+    values = (own.get(name, frame.f_globals.get(name)) for name in names)
     return bool(names & _LENGTHS) or any(type(x) is int and x == rows > 1 for x in values)
 
 
 def _made_in(done: list[dis.Instruction], call: dis.Positions) -> list[dis.Positions]:
     """Where in the source the variables are set that a call is given."""
-    given = {x.argval for x in done if x.opname.startswith("LOAD_") and _within(x, call)}
+    given = {name for x in done if _within(x, call) for name in names_in(x, LOADS)}
     found = []
     for each in done:
         line = None if each.positions is None else each.positions.lineno
-        if line and each.opname.startswith("STORE_") and each.argval in given:
+        if line and not given.isdisjoint(names_in(each, STORES)):
             found.append(dis.Positions(line, line, 0, 1 << 20))
     return found
 

@@ -4,15 +4,19 @@ of them the loops around it bind. It is the same on every rank, as sizes are not
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import CodeType, FrameType
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 _LEVELS, _MOST = 3, 16
-_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
-_LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
+STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_NOBODYS = 3
+"""References to what `f_locals` gave: the frame's, a variable's, an argument's."""
 Loop = tuple[int, int]
 Places = dict[int, tuple[CodeType, int]]
 """Where each of some frames stands, by the frame's id."""
@@ -36,7 +40,7 @@ def words_at(code: CodeType, at: int) -> Words:
     """Read the words around an instruction."""
     done = [*dis.get_instructions(code)]
     loops = _loops(done)
-    stores = [(name, each) for each in done for name in _names(each, _STORES)]
+    stores = [(name, each) for each in done for name in names_in(each, STORES)]
     around: dict[Loop, dict[str, int]] = {loop: {} for loop in loops if _within(at, loop)}
     looped: set[str] = set()
     for name, each in stores:
@@ -50,6 +54,22 @@ def words_at(code: CodeType, at: int) -> Words:
     free |= dict.fromkeys(name for name, _ in stores)
     own_names = tuple(name for name in free if name not in looped)
     return Words(tuple(_given(done, stores, at)), bound, own_names, next(iter(around), None))
+
+
+def variables_of(frame: FrameType) -> Mapping[str, Any]:
+    """Return a frame's variables: a function's as a copy.
+
+    Before Python 3.13 a function keeps what `f_locals` has given until it ends, and with it what
+    the script has deleted since, as a batch or a graph. So that is emptied, unless the script has
+    it too, as `locals()` gives it.
+    """
+    own = frame.f_locals
+    if not frame.f_code.co_flags & CO_OPTIMIZED:
+        return own
+    copy = {**own}
+    if type(own) is dict and sys.getrefcount(own) <= _NOBODYS:
+        own.clear()
+    return copy
 
 
 def places_of(frames: Iterable[FrameType]) -> Places:
@@ -81,8 +101,8 @@ def _within(at: int, loop: Loop) -> bool:
     return loop[0] <= at <= loop[1]
 
 
-def _names(each: dis.Instruction, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that an instruction loads, or stores; some do two at once."""
+def names_in(each: dis.Instruction, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those that an instruction loads, or stores; some do two at once."""
     if not any(kind in each.opname for kind in kinds):
         return ()
     return each.argval if isinstance(each.argval, tuple) else (each.argval,)
@@ -95,7 +115,7 @@ def _given(
     call = past[-1] if past else None
     if call is None or call.lineno is None:
         return
-    found = {x: None for each in done if _inside(each, call) for x in _names(each, _LOADS)}
+    found = {x: None for each in done if _inside(each, call) for x in names_in(each, LOADS)}
     seen: dict[str, None] = {}
     for _ in range(_LEVELS):
         level = tuple(islice((name for name in found if name not in seen), _MOST))
@@ -104,7 +124,7 @@ def _given(
         yield level
         seen |= dict.fromkeys(level)
         lines = {_line(each) for name, each in stores if name in level}
-        found = {x: None for each in done if _line(each) in lines for x in _names(each, _LOADS)}
+        found = {x: None for each in done if _line(each) in lines for x in names_in(each, LOADS)}
 
 
 def _line(each: dis.Instruction) -> int | None:

@@ -141,11 +141,18 @@ def in_batch(batch: object) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             found += [] if leaf.requires_grad else [leaf]
         elif deep and type(leaf) not in _LEAVES and not isinstance(leaf, torch.nn.Module | type):
-            own = getattr(leaf, "__dict__", None)
+            own = _attributes_of(leaf)
             if own and id(leaf) not in seen:
                 seen.add(id(leaf))
-                left += [(each, deep - 1) for each in leaves_of([*own.values()])]
+                left += [(each, deep - 1) for each in leaves_of(own)]
     return found
+
+
+def _attributes_of(thing: object) -> list[Any]:
+    slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
+    names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
+    own = [getattr(thing, name) for name in names if name[:2] != "__" and hasattr(thing, name)]
+    return [*getattr(thing, "__dict__", {}).values(), *own]
 
 
 def node_of(x: torch.Tensor) -> Any:
