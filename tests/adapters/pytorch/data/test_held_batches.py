@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -136,6 +137,48 @@ def drawn_between_passes() -> Models:
     return [model]
 
 
+@dataclass(slots=True, frozen=True)
+class Samples:
+    x: torch.Tensor
+    y: torch.Tensor
+    names: list[str]
+
+    @classmethod
+    def of(cls, samples: list[Any]) -> Samples:
+        x, y = zip(*samples, strict=True)
+        return cls(torch.stack(x), torch.stack(y), ["a"] * len(x))
+
+
+def objects_with_noise_late() -> Models:
+    """Of the last batch, too, of which a rank has no row; and when dream no longer looks."""
+    model, data = net(), TensorDataset(torch.randn(50, 6), torch.randint(3, (50,)))
+    descend = Descent(model)
+    kept = list(DataLoader(data, batch_size=16, collate_fn=Samples.of))
+    for epoch in range(6):
+        for batch in kept:
+            noise = torch.randn(len(batch.names), 1) if epoch > 2 else 0.0
+            descend(F.cross_entropy(model(batch.x + noise), batch.y))
+    return [model]
+
+
+def by_a_module() -> Models:
+    """Its variables are named by what runs it, and last when its loop is over."""
+    own = {"model": net(), "Descent": Descent, "kept": batches(), "F": F, "torch": torch}
+    for _ in range(2):
+        exec(_MODULE, own)
+    return [own["model"]]
+
+
+_MODULE = """
+descend = Descent(model)
+for x, y in kept:
+    descend(F.cross_entropy(model(x), y))
+for size in (1, 2, 5, 8):
+    with torch.no_grad():
+        model[0].weight += 0.01 * torch.randn(size, 6)[0]
+"""
+
+
 class Trainer:
     def __init__(self) -> None:
         self.model = net()
@@ -178,6 +221,7 @@ def modes_around_the_first_batch() -> Models:
 SCRIPTS: tuple[Callable[[], Models], ...] = (
     critic_of_as_many, critic_of_a_half, critic_of_a_third, two_by_numpy, noise_by_number, pairs,
     hard_ones_again, drawn_between_passes, by_a_trainer, modes_around_the_first_batch,
+    objects_with_noise_late, by_a_module,
 )  # fmt: skip
 
 
