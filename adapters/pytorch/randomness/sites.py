@@ -13,7 +13,13 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from dream.adapters.pytorch.randomness.words import LOADS, STORES, names_in, variables_of
+from dream.adapters.pytorch.randomness.words import (
+    LOADS,
+    STORES,
+    loops_in,
+    names_in,
+    variables_of,
+)
 
 _FRAMES = 3
 """Functions of the script, each called by the next, that tell one place in it from another."""
@@ -116,7 +122,7 @@ def _codes_that_set(name: str, frame: FrameType) -> list[CodeType]:
 
 def _is_set_once(name: str, code: CodeType) -> bool:
     done = [*dis.get_instructions(code)]
-    loops = [(x.argval, x.offset) for x in done if "BACKWARD" in x.opname]
+    loops = loops_in(done)
     for each in done:
         if each.positions is not None and name in names_in(each, STORES):
             if any(first <= each.offset <= last for first, last in loops):

@@ -39,7 +39,7 @@ class Words(NamedTuple):
 def words_at(code: CodeType, at: int) -> Words:
     """Read the words around an instruction."""
     done = [*dis.get_instructions(code)]
-    loops = _loops(done)
+    loops = loops_in(done)
     stores = [(name, each) for each in done for name in names_in(each, STORES)]
     around: dict[Loop, dict[str, int]] = {loop: {} for loop in loops if _within(at, loop)}
     looped: set[str] = set()
@@ -88,13 +88,25 @@ def goes_on(then: Places, now: Places) -> bool:
     return False
 
 
-def _loops(done: Sequence[dis.Instruction]) -> list[Loop]:
-    """Return where the loops begin and end, those inside others first."""
-    ends: dict[int, int] = {}
+def loops_in(done: Sequence[dis.Instruction]) -> list[Loop]:
+    """Return where the loops begin and end, those inside others first.
+
+    From Python 3.12 on, what is done about an error lies behind all else: its jumps back to where
+    a `with` or a `try` goes on, or its loop, end no loop.
+    """
+    turns = {each.offset: each.argval - 1 for each in done if each.opname == "FOR_ITER"}
+    ends = {**turns}
+    errors = (each.offset for each in done if each.opname == "PUSH_EXC_INFO")
+    behind = next(errors, sys.maxsize) if sys.version_info >= (3, 12) else sys.maxsize
     for each in done:
-        if "BACKWARD" in each.opname:
-            ends[each.argval] = max(each.offset, ends.get(each.argval, 0))
+        if not _ends_a_turn(each) or each.argval in turns or each.argval < behind <= each.offset:
+            continue
+        ends[each.argval] = max(each.offset, ends.get(each.argval, 0))
     return sorted(ends.items(), key=lambda loop: loop[1] - loop[0])
+
+
+def _ends_a_turn(each: dis.Instruction) -> bool:
+    return "BACKWARD" in each.opname and "NO_INTERRUPT" not in each.opname  # as `yield from` does
 
 
 def _within(at: int, loop: Loop) -> bool:
@@ -103,9 +115,12 @@ def _within(at: int, loop: Loop) -> bool:
 
 def names_in(each: dis.Instruction, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return those that an instruction loads, or stores; some do two at once."""
-    if not any(kind in each.opname for kind in kinds):
-        return ()
-    return each.argval if isinstance(each.argval, tuple) else (each.argval,)
+    if not isinstance(each.argval, tuple):
+        return (each.argval,) if any(kind in each.opname for kind in kinds) else ()
+    verbs = (word for word in each.opname.split("_") if word in ("LOAD", "STORE"))
+    return tuple(
+        name for verb, name in zip(verbs, each.argval, strict=True) if f"{verb}_FAST" in kinds
+    )
 
 
 def _given(

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dis
 import sys
+from contextlib import nullcontext
 from typing import Any
 from weakref import ref
 
 import torch
 
-from dream.adapters.pytorch.randomness.words import variables_of
+from dream.adapters.pytorch.randomness.words import (
+    LOADS,
+    STORES,
+    Words,
+    names_in,
+    variables_of,
+    words_at,
+)
 
 
 def names_here() -> Any:
@@ -35,3 +44,33 @@ def test_a_modules_names_are_its_own() -> None:
     frame = {"names_here": names_here}
     exec("names = names_here()", frame)
     assert frame["names"] is frame
+
+
+def held() -> Words:
+    frame = sys._getframe(1)
+    return words_at(frame.f_code, frame.f_lasti)
+
+
+def test_a_loop_that_is_over_binds_no_name() -> None:
+    """Whatever it has done about errors: that lies elsewhere in newer Pythons' code."""
+    for x in "ab":
+        for y in "cd":
+            with nullcontext():
+                within = held()
+            try:
+                z = x + y
+            except KeyError:
+                continue
+        between = held()
+    after = held()
+    assert {"x", "y"} <= {name for names in within.bound for name in names}
+    assert {name for names in between.bound for name in names} == {"x"}
+    assert (after.bound, after.loop) == ((), None)
+    assert z == "bd"
+
+
+def test_what_does_two_things_at_once_is_read_as_both() -> None:
+    """As Python 3.13 has it."""
+    own = next(dis.get_instructions(test_a_modules_names_are_its_own))
+    both = own._replace(opname="STORE_FAST_LOAD_FAST", argval=("n", "x"))
+    assert (names_in(both, STORES), names_in(both, LOADS)) == (("n",), ("x",))
