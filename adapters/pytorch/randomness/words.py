@@ -115,8 +115,10 @@ def _within(at: int, loop: Loop) -> bool:
 
 def names_in(each: dis.Instruction, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return those that an instruction loads, or stores; some do two at once."""
+    if not any(kind in each.opname for kind in kinds):
+        return ()
     if not isinstance(each.argval, tuple):
-        return (each.argval,) if any(kind in each.opname for kind in kinds) else ()
+        return (each.argval,)
     verbs = (word for word in each.opname.split("_") if word in ("LOAD", "STORE"))
     return tuple(
         name for verb, name in zip(verbs, each.argval, strict=True) if f"{verb}_FAST" in kinds
