@@ -17,7 +17,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +31,7 @@ from dream.shared_memory import status
 from dream.strategies import registry
 from dream.strategies import spec as specs
 from dream.strategies.spec import FRAMEWORKS, Framework
-from dream.tools import jobs, support
+from dream.tools import jobs, support, tables
 
 _ELEMENTS = 1 << 18
 
@@ -235,10 +234,11 @@ def document(facts: Facts, tries: Tries) -> Facts:
 
 
 def show(facts: Facts, tries: Tries) -> None:
-    """Print everything; where it goes into a file, as wide as it wants to be."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=200)
+    """Print everything; what is to be pasted stands in whole lines."""
+    console = tables.screen()
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in _rows(facts):
         table.add_row(Text(name), Text(value))
     for framework, each in tries.items():

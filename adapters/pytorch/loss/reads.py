@@ -64,17 +64,17 @@ class ReadNumbers:
         def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if not (self._said or (keeps and x.dim()) or _trained(x)) and self._reads_shares():
                 caller = sys._getframe(1)
-                own = not _of_library(caller) and (
-                    not hasattr(x, "_dream_global") or self._may_weigh(caller)
-                )
-                if own and self._gives(x):
-                    made = read(x, *args, **kwargs)
-                    if keeps:
-                        mark(made)
-                    return made
-                if own:
+                whole = hasattr(x, "_dream_global")
+                own = not _of_library(caller) and (not whole or self._may_weigh(caller))
+                if own and not self._gives(x):
                     self._said = True
                     logger.info(_OWN_SUMS)
+                made = read(x, *args, **kwargs)
+                if keeps and own:
+                    mark(made)
+                elif keeps and whole:
+                    made._dream_global = True  # of one memory with the loss
+                return made
             return read(x, *args, **kwargs)
 
         return wrapped

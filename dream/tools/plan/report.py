@@ -26,7 +26,7 @@ def show(
 ) -> None:
     """Print everything; stdout, where no console is given."""
     console = console or screen()
-    console.print(Text(_headline(plan), style="bold"), soft_wrap=True)
+    note(console, _headline(plan), "bold")
     tables.show(console, _strategies(plan.forecasts))
     console.print()
     if plan.points:

@@ -8,7 +8,7 @@ import pytest
 
 from dream.cli import main
 from dream.launch.forks.forked import SERVER
-from dream.tools.env import _tried, look, pasted
+from dream.tools.env import _tried, facts, look, pasted, show
 
 
 def env(capsys: pytest.CaptureFixture[str], *given: str) -> str:
@@ -36,6 +36,18 @@ def test_quick_for_programs(
     assert facts["cluster"]["variables"]["DREAM_TOKEN"] == "(set)"
     assert facts["reductions"]["torch"]["gloo"] == {"works": None, "said": ""}
     assert facts["reductions"]["tensorflow"]["nccl"]["said"] == "needs GPUs" or facts["gpus"]
+
+
+def test_the_table_fits_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = facts()
+    found["versions"]["horovod"] = "0.28.1+" + 12 * "dream."
+    show(found, look())
+    lines = capsys.readouterr().out.partition("For a bug report")[0].splitlines()
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_place_that_cannot_be_told(

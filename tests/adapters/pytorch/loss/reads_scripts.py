@@ -108,18 +108,29 @@ def weighed_in_micro_batches() -> None:
         running += loss.item() * len(x)
 
 
-def kept_and_weighed() -> None:
+def kept_and_weighed(*, detached: bool) -> None:
     model, batches = net()
     for _ in range(2):
         losses, sizes = [], []
         for x, y in batches:
             loss = F.mse_loss(model(x)[:, 0], y)
             loss.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss)
+            losses.append(loss.detach() if detached else loss)
             sizes.append(len(x))
         total = 0.0
         for each, size in zip(losses, sizes, strict=True):
             total += each.item() * size
+
+
+def kept_and_averaged() -> None:
+    model, batches = net()
+    for _ in range(2):
+        losses = []
+        for x, y in batches:
+            loss = F.mse_loss(model(x)[:, 0], y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        print(sum(map(float, losses)) / len(losses), file=DEVNULL)
 
 
 def without_modules(*, read: bool) -> None:
@@ -162,6 +173,7 @@ QUIET: Scripts = {
     "of all in one": of_model(flat),
     "the last loss beside a size": last_loss_beside_a_size,
     "without modules": lambda: without_modules(read=False),
+    "detached and averaged": kept_and_averaged,
 }
 OWN: Scripts = {
     "rows and parameters": at_steps(of_rows_and_parameters),
@@ -174,6 +186,7 @@ OWN: Scripts = {
         lambda m, x: (gradients(m)[0].norm().item(), x.mean().item())
     ),
     "weighed in micro-batches": weighed_in_micro_batches,
-    "kept and weighed": kept_and_weighed,
+    "kept and weighed": lambda: kept_and_weighed(detached=False),
+    "detached and weighed": lambda: kept_and_weighed(detached=True),
     "without modules, a sum of losses": lambda: without_modules(read=True),
 }
