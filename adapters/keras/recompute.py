@@ -13,9 +13,10 @@ import keras
 from keras import tree
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._patches import in_this_context, value_set
+from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
+from dream.adapters.keras.randomness.draws import bound
 from dream.adapters.keras.update import auto_recompute
 from dream.update.recomputing import AUTO
 
@@ -157,7 +158,7 @@ def _recomputed(
             shape[0] = result
             return list(tree.flatten(result))
 
-        outputs = engine.recompute(in_this_context(run), [given[place] for place in places], layers)
+        outputs = engine.recompute(bound(run), [given[place] for place in places], layers)
         return tree.pack_sequence_as(shape[0], list(outputs))
 
     return recomputed

@@ -67,6 +67,18 @@ class ShareRows(ABC):
         counts rows; None for those of the inputs."""
 
 
+def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which draws as here wherever it is called: again, in backward."""
+    rows = _rows.get()
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with drawn_by(rows):
+            return function(*args, **kwargs)
+
+    return call if rows is not None else function
+
+
 def drawn_by(rows: ShareRows | None) -> AbstractContextManager[None]:
     """Inside, the replaced functions draw for the global batch; None: as they are."""
     return value_set(_rows, rows)

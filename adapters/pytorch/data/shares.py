@@ -34,12 +34,13 @@ _FAR = 8
 class PassReading:
     """A pass over a loader. recent: shares of the batches handed out last; a tuple, as a thread may
     read for another. lag: batches between what is yielded and what is trained on, once that is
-    known: a prefetcher's. thread: that reads. waiting: what it has read, and nobody has trained on
-    yet, where that is told by the order."""
+    known; ahead: while it was read, which is a prefetcher's. thread: that reads. waiting: what it has
+    read, and nobody has trained on yet, where that is told by the order."""
 
     def __init__(self) -> None:
         self.recent: tuple[Share | None, ...] = ()
         self.lag: int | None = None
+        self.ahead = False
         self.ended = False
         self.thread = current.here()
         self.waiting: deque[Share] = deque()
@@ -64,6 +65,7 @@ class PassReading:
         if self.lag is None:
             many = len(self.recent)
             self.lag = many - 1 if many <= _FAR else 0  # more were skipped, not kept
+            self.ahead = bool(self.lag) and not self.ended
         place = len(self.recent) - 1 - self.lag
         return self.recent[place] if place >= 0 else None
 
@@ -147,6 +149,11 @@ class Shares:
             )
 
     @property
+    def reads(self) -> bool:
+        """Whether a loader is read now."""
+        return any(not reading.ended for reading in self._readings.values())
+
+    @property
     def now_parted(self) -> bool:
         """Whether several ranks share the batch that the loop holds: none of an evaluation."""
         share = None if self._whole else self.current
@@ -155,7 +162,7 @@ class Shares:
     def parts(self, given: object) -> bool:
         """Whether several ranks share what this is of: the batch that a loader is read for, or one
         that the loop has kept, which nothing but its tensors tell from an evaluation's."""
-        if any(not each.ended for each in self._readings.values()):
+        if self.reads:
             return self.now_parted
         leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
         return any((mark := self.marks.of(x)) and mark.share.parts > 1 for x in leaves)
@@ -242,7 +249,7 @@ class Shares:
             leaves = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
             mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
         if self.held.entered:
-            self.held.called(mark, reads=any(not each.ended for each in self._readings.values()))
+            self.held.called(mark, reads=self.reads)
         if mark is None:
             self.held.missed()
             return self._unmarked(leaves)
@@ -264,9 +271,10 @@ class Shares:
         """That of a copy, or of what a loop made of a batch: of the one that it holds, or has read
         last, of those of as many rows. None for rows that are no batch's."""
         apart = [reading for reading in self._readings.values() if reading.apart]
-        reads = any(not (reading.apart or reading.ended) for reading in self._readings.values())
-        kept = self.marks.several
-        asks = kept or not reads
+        ahead = any(reading.ahead for reading in self._readings.values())
+        reads = sum(not (reading.apart or reading.ended) for reading in self._readings.values())
+        kept = self.marks.several and not ahead
+        asks = not ahead and (kept if reads == 1 else not reads)
         mark = self._held_of_thread() if apart else self.held.now() if asks else None
         shares = [
             share

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
+from dream._patches import in_this_context
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, BatchShare, Engine, LossGradients
@@ -149,9 +150,10 @@ class TorchEngine(Engine):
     def recompute(
         self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
     ) -> Sequence[Any]:
-        """Keras's Dropout without a seed draws from torch's own generator."""
+        """Keras's Dropout without a seed draws from torch's own generator. On a GPU a thread of torch's
+        computes again."""
         norms = [norm for layer in layers for norm in batch_norm.norms(layer)]
-        found: Sequence[Any] = again(run, norms, *tensors)
+        found: Sequence[Any] = again(in_this_context(run), norms, *tensors)
         return found
 
     def chooser(self, model: Any) -> Chooser:
