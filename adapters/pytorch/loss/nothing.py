@@ -57,8 +57,18 @@ def stands_for_none(node: Any) -> bool:
 def less_nothing(terms: list[Term]) -> list[Term]:
     """Leave out of a loss what is times 0, as what a loop begins to add to, beside other parts."""
     nothing = [term for term in terms if term.share is not None and graph.vanishes(term.node)]
-    others = [term for term in terms if term not in nothing] if nothing else terms
+    less = {id(term) for term in nothing}
+    others = [term for term in terms if id(term) not in less] if nothing else terms
     return others if any(term.share is not None for term in others) else terms
+
+
+def keep_read(found: Sequence[Term], left: Sequence[Term]) -> None:
+    """Have what divides a part that was left out be known none the less, as where the weight of
+    one begins at 0. left: the others of what was found."""
+    kept = {id(term) for term in left}
+    for term in found:
+        if id(term) not in kept:
+            left[0].read = [*left[0].read, *term.read]
 
 
 def _is_number(root: Any) -> bool:

@@ -22,7 +22,7 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.nothing import call_of_nothing, less_nothing
+from dream.adapters.pytorch.loss.nothing import call_of_nothing, keep_read, less_nothing
 from dream.adapters.pytorch.loss.taken import rows_of
 from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
@@ -126,8 +126,9 @@ def terms_of(
         if near is not None:
             return [near]
         reader.split(root.grad_fn, root.grad_fn, None, [], plain=True)
-        reader.terms = less_nothing(reader.terms)
+        found, reader.terms = reader.terms, less_nothing(reader.terms)
         sum_up(root.grad_fn, reader.terms)
+        keep_read(found, reader.terms)
     return reader.terms
 
 

@@ -218,12 +218,24 @@ def as_many_heads_as_rows() -> Trained:
     return loop(Heads(), loss, DataLoader(data, batch_size=4))
 
 
+def a_part_whose_weight_grows() -> Trained:
+    """From 0 on, where it is nothing yet."""
+    steps = itertools.count()
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(b[0])
+        weight = max(0, next(steps) - 4) / 8
+        return F.cross_entropy(out, b[1]) + weight * out.square().sum() / len(out)
+
+    return loop(mlp(KINDS), loss, kinds(13))
+
+
 SINGLES: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
         added_to_zero, added_to_nothing, some_left_out, some_left_out_beside_a_penalty,
         beside_a_penalty, as_many_kinds_as_rows, by_matching, by_pairs_of_an_image, dice_of_each,
         over_the_sum_of_weights, by_weights_in_one_tensor, parts_of_each,
-        as_many_steps_as_rows, as_many_heads_as_rows,
+        as_many_steps_as_rows, as_many_heads_as_rows, a_part_whose_weight_grows,
     )
 }  # fmt: skip
