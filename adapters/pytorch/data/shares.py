@@ -34,8 +34,8 @@ _FAR = 8
 class PassReading:
     """A pass over a loader. recent: shares of the batches handed out last; a tuple, as a thread may
     read for another. lag: batches between what is yielded and what is trained on, once that is
-    known; ahead: while it was read, which is a prefetcher's. thread: that reads. waiting: what it has
-    read, and nobody has trained on yet, where that is told by the order."""
+    known; ahead: while it was read, which is a prefetcher's. thread: that reads. waiting: what it
+    has read, and nobody has trained on yet, where that is told by the order."""
 
     def __init__(self) -> None:
         self.recent: tuple[Share | None, ...] = ()

@@ -150,8 +150,8 @@ class TorchEngine(Engine):
     def recompute(
         self, run: Callable[..., Sequence[Any]], tensors: Sequence[Any], layers: Sequence[Any]
     ) -> Sequence[Any]:
-        """Keras's Dropout without a seed draws from torch's own generator. On a GPU a thread of torch's
-        computes again."""
+        """Keras's Dropout without a seed draws from torch's own generator. What computes again is a
+        thread of torch's own, on a GPU."""
         norms = [norm for layer in layers for norm in batch_norm.norms(layer)]
         found: Sequence[Any] = again(in_this_context(run), norms, *tensors)
         return found
