@@ -20,7 +20,7 @@ from dream import cluster
 from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
-from dream.stall import phases, stacks, stragglers
+from dream.stall import job_progress, phases, stacks, stragglers
 from dream.stall.activity import Activity, SampleRate, ThreadObserver, progress, trained_frame
 from dream.stall.page import StatusPage
 from dream.stall.peers import SeenPeers
@@ -74,8 +74,10 @@ def begun() -> bool:
 def _watch(place: Cluster) -> None:
     if not place.alone:
         cluster.rendezvous(place)  # where this process serves it, not from two threads at once
-    _watchers.append(Watcher(place, cluster.stall_seconds()))
-    threading.Thread(target=_watchers[-1].run, name="dream-stall", daemon=True).start()
+    _watchers.append(watcher := Watcher(place, cluster.stall_seconds()))
+    threading.Thread(target=watcher.run, name="dream-stall", daemon=True).start()
+    if place.rank == 0:
+        job_progress.tell(lambda: replace(watcher.status(0), steps=progress.steps))
 
 
 def give_up(ranks: Sequence[int]) -> list[str]:
