@@ -1,18 +1,21 @@
-"""Draw the README's figures from the tables of benchmarks/README.md: docs/figures.svg.
+"""Draw the README's figures from the tables of benchmarks/README.md: docs/figures.svg, and
+docs/scaling.svg.
 
-python benchmarks/figures.py [FILE.svg]
+python benchmarks/figures.py [FOLDER]
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 HERE = Path(__file__).parent
 BLUE, GREY = "#0072B2", "0.6"
@@ -20,8 +23,8 @@ TRAINED = ("MLP 784-64-10", "small CNN", "MLP of 20M parameters")
 _READ = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)")
 
 
-def table(heading: str, title: str = "") -> dict[str, list[str]]:
-    """The first table under a heading, or under a line in it: by row, its fields."""
+def rows_of(heading: str, title: str = "") -> list[list[str]]:
+    """Return the fields of the first table under a heading, or under a line in it."""
     text = (HERE / "README.md").read_text()
     _, found, section = text.partition(f"\n## {heading}\n")
     section = section.partition("\n## ")[0]
@@ -33,7 +36,12 @@ def table(heading: str, title: str = "") -> dict[str, list[str]]:
     cells = [
         [cell.strip() for cell in line.strip("|\n ").split("|")] for line in rows[0].splitlines()
     ]
-    return {row[0]: row[1:] for row in cells[2:]}
+    return cells[2:]
+
+
+def table(heading: str, title: str = "") -> dict[str, list[str]]:
+    """The same: by row, its fields."""
+    return {row[0]: row[1:] for row in rows_of(heading, title)}
 
 
 def exact(panel: Any) -> None:
@@ -68,21 +76,62 @@ def steps(panel: Any, heading: str, title: str) -> None:
     panel.set(ylim=(0, 1.4), title=title)
 
 
-def draw(path: Path) -> None:
-    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+def grown(panel: Any, title: str, label: str, lines: dict[str, tuple[int, int]]) -> None:
+    """Draw what was read, and the formula. lines: by the reduction that rows begin with, or "": the
+    columns of what a rank has and of what a step takes; the formula's is the next."""
+    rows = rows_of("How cost grows", title)
+    for (name, (x, y)), color in zip(lines.items(), (BLUE, "#D55E00"), strict=False):
+        own = [row for row in rows if not name or row[0] == name]
+        sizes = [float(row[x].split()[0].replace(",", "")) for row in own]
+        read, formula = ([float(row[column]) for row in own] for column in (y, y + 1))
+        panel.plot(sizes, read, "o", color=color, markersize=4, label=name or "read")
+        panel.plot(sizes, formula, "-", color=color, linewidth=1)
+    panel.set(yscale="log", xlabel=label)
+    if len(lines) > 1:
+        panel.legend(fontsize="x-small", frameon=False)
+
+
+def growth(figure: Figure) -> None:
+    ranks, models, messages, hosts = figure.subplots(1, 4)
+    grown(ranks, "Ranks of one host (reduction in shared memory):", "ranks, 2 cores", {"": (0, 3)})
+    grown(models, "Models, 2 ranks:", "parameters, 2 ranks", {"": (0, 1)})
+    both = {"shared_memory": (1, 2), "gloo": (1, 2)}
+    title = "Messages of `strategy.communicator.all_reduce`, 2 ranks:"
+    grown(messages, title, "bytes of an all-reduce, 2 ranks", both)
+    grown(hosts, "Hosts with a rank each, 1,000 Mbit/s, gloo:", "hosts, 1 Gbit/s", {"": (0, 3)})
+    ranks.set_ylabel("ms")
+    for panel in (ranks, models, messages):
+        panel.set_xscale("log")
+    ranks.set_xticks((1, 2, 4, 8, 16), ("1", "2", "4", "8", "16"))
+    ranks.set_yticks((3, 10, 30, 60), ("3", "10", "30", "60"))
+    for axis in (ranks.xaxis, ranks.yaxis):
+        axis.set_minor_locator(NullLocator())
+    hosts.set(yscale="linear", ylim=(0, 70))
+    figure.supxlabel("Dots: milliseconds, read. Lines: the formulas.", fontsize="x-small")
+
+
+def firsts(figure: Figure) -> None:
     first, second, third = figure.subplots(1, 3)
     exact(first)
     steps(second, "What a training step costs", "No slower: a step on gloo,\nraw DDP = 1")
     steps(third, "What a step costs in shared memory", "In shared memory,\nraw DDP on gloo = 1")
-    for panel in (first, second, third):
-        panel.title.set_fontsize("small")
-        panel.spines[["top", "right"]].set_visible(False)
     said = "Grey: peers, or raw DDP once more. Blue: dream. Lines: quartiles."
     figure.supxlabel(said, fontsize="x-small")
+
+
+def draw(path: Path, panels: Callable[[Figure], None], height: float) -> None:
+    figure = Figure(figsize=(9.6, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels(figure)
+    for panel in figure.axes:
+        panel.title.set_fontsize("small")
+        panel.xaxis.label.set_fontsize("small")
+        panel.spines[["top", "right"]].set_visible(False)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dream"}):
         figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "docs" / "figures.svg")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "docs"
+    draw(folder / "figures.svg", firsts, 3.4)
+    draw(folder / "scaling.svg", growth, 2.8)

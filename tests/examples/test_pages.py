@@ -160,12 +160,13 @@ def test_whole_scripts_print_the_same_on_two_ranks(page: Path, code: str, tmp_pa
 def test_the_figures_are_those_of_the_tables(tmp_path: Path) -> None:
     """Drawn anew, they are what stands in docs/: whoever measures again draws again."""
     pytest.importorskip("matplotlib")
-    drawn = tmp_path / "figures.svg"
-    subprocess.run([sys.executable, ROOT / "benchmarks/figures.py", drawn], check=True, timeout=300)
-    texts = [re.findall(r"<text[^>]*>([^<]*)", path.read_text()) for path in
-             (drawn, ROOT / "docs/figures.svg")]  # fmt: skip
-    assert texts[0] == texts[1]
-    assert "4e-07" in texts[0]
-    bars = [re.findall(r'<path d="([^"]*)" clip', path.read_text()) for path in
-            (drawn, ROOT / "docs/figures.svg")]  # fmt: skip
-    assert bars[0] == bars[1] != []
+    subprocess.run(
+        [sys.executable, ROOT / "benchmarks/figures.py", tmp_path], check=True, timeout=300
+    )
+    for name, shown in (("figures.svg", "4e-07"), ("scaling.svg", "hosts, 1 Gbit/s")):
+        drawn, stands = ((folder / name).read_text() for folder in (tmp_path, ROOT / "docs"))
+        texts = [re.findall(r"<text[^>]*>([^<]*)", each) for each in (drawn, stands)]
+        assert texts[0] == texts[1]
+        assert shown in texts[0]
+        drawn_at = [re.findall(r'<path d="([^"]*)" clip', each) for each in (drawn, stands)]
+        assert drawn_at[0] == drawn_at[1] != []
