@@ -114,7 +114,11 @@ def firsts(figure: Figure) -> None:
     first, second, third = figure.subplots(1, 3)
     exact(first)
     steps(second, "What a training step costs", "A step on gloo, 2026-11-21,\nraw DDP = 1")
-    steps(third, "What a step costs in shared memory", "In shared memory, 2026-11-21,\nraw DDP on gloo = 1")
+    steps(
+        third,
+        "What a step costs in shared memory",
+        "In shared memory, 2026-11-21,\nraw DDP on gloo = 1",
+    )
     said = "Grey: peers, or raw DDP once more. Blue: dream. Lines: quartiles."
     figure.supxlabel(said, fontsize="x-small")
 
