@@ -1,11 +1,9 @@
-"""How far a job is, told to whoever has started it: Kubeflow Trainer gives an address for that, a
-certificate and a token (its proposal KEP-2779)."""
+"""How far a job is, told to whoever has started it and gives an address for that."""
 
 from __future__ import annotations
 
 import atexit
 import json
-import os
 import ssl
 import threading
 from collections.abc import Callable
@@ -15,11 +13,9 @@ from typing import final
 from urllib.request import Request, urlopen
 
 from dream._log import logger
+from dream.cluster.kubeflow import URL, StatusAddress, status_address
 from dream.stall.status import RankStatus
 
-URL = "KUBEFLOW_TRAINER_STATUS_URL"
-CERTIFICATE = "KUBEFLOW_TRAINER_STATUS_CA_CERT"
-TOKEN = "KUBEFLOW_TRAINER_STATUS_TOKEN"
 _EVERY = 10.0
 _TIMEOUT = 5.0
 _FAILED = (
@@ -31,8 +27,9 @@ _FAILED = (
 def tell(status: Callable[[], RankStatus]) -> None:
     """Have the address that the environment names, if any, be told how far this rank is, until the
     process ends. To be called on rank 0. status: gives where it stands."""
-    if os.environ.get(URL):
-        teller = _Teller(status)
+    address = status_address()
+    if address is not None:
+        teller = _Teller(address, status)
         threading.Thread(target=teller.run, name="dream-progress", daemon=True).start()
         atexit.register(teller.end)
 
@@ -49,9 +46,9 @@ def message(status: RankStatus) -> bytes:
 
 @final
 class _Teller:
-    def __init__(self, status: Callable[[], RankStatus]) -> None:
-        self._status, self._over = status, threading.Event()
-        self._said = False
+    def __init__(self, address: StatusAddress, status: Callable[[], RankStatus]) -> None:
+        self._address, self._status = address, status
+        self._over, self._said = threading.Event(), False
 
     def run(self) -> None:
         while not self._over.wait(_EVERY):
@@ -64,19 +61,19 @@ class _Teller:
 
     def _tell(self) -> None:
         try:
-            _post(message(self._status()))
+            _post(self._address, message(self._status()))
         except (OSError, ValueError) as error:  # one of urllib's is an OSError
             if not self._said:
                 self._said = True
-                logger.warning(_FAILED, os.environ[URL], URL, error, _EVERY)
+                logger.warning(_FAILED, self._address.url, URL, error, _EVERY)
 
 
-def _post(told: bytes) -> None:
-    url, token, trusted = (os.environ.get(name, "") for name in (URL, TOKEN, CERTIFICATE))
+def _post(address: StatusAddress, told: bytes) -> None:
     headers = {"Content-Type": "application/json"}
-    if token:  # read each time: it is renewed
-        headers["Authorization"] = f"Bearer {Path(token).read_text().strip()}"
-    secure = ssl.create_default_context(cafile=trusted or None) if url[:6] == "https:" else None
-    request = Request(url, data=told, headers=headers, method="POST")
-    with urlopen(request, timeout=_TIMEOUT, context=secure):
+    if address.token:  # read each time: it is renewed
+        headers["Authorization"] = f"Bearer {Path(address.token).read_text().strip()}"
+    https = address.url.startswith("https:")
+    trusted = ssl.create_default_context(cafile=address.certificate or None) if https else None
+    request = Request(address.url, data=told, headers=headers, method="POST")
+    with urlopen(request, timeout=_TIMEOUT, context=trusted):
         pass

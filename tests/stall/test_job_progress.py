@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dream.stall.job_progress import CERTIFICATE, TOKEN, URL
+from dream.cluster.kubeflow import CERTIFICATE, TOKEN, URL
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl makes the certificate"
