@@ -17,6 +17,7 @@ from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
+from dream.adapters.pytorch.loss.private import quick
 from dream.adapters.pytorch.loss.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
@@ -68,6 +69,7 @@ class BareParameters:
 
     def wrap(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward` that averages what no module does."""
+        run = quick(run)
 
         @wraps(run)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:

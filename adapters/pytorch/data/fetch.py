@@ -64,6 +64,7 @@ class Fetch:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._found = torch.zeros(1, dtype=torch.int64)
+        self._last = _UNKNOWN
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -85,10 +86,11 @@ class Fetch:
 
     def choose(self, batch: list[int], cut: slice) -> list[int] | None:
         """Choose what is read of a batch; None for this rank's samples alone, which `cut` are."""
-        found = number_of(self._found)
-        if found in (_UNKNOWN, _WHOLE):
+        if self._last == _UNKNOWN:
+            self._last = number_of(self._found)
+        if self._last in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
-        if found == _DRAWN_IN_WORKERS:
+        if self._last == _DRAWN_IN_WORKERS:
             say(
                 "the loader's workers draw random numbers as they read samples: each rank's draw "
                 "for its own, so they are not those of one device (num_workers=0 reads the global "

@@ -365,7 +365,7 @@ class _DealtIterator:
         self._inner, self._modes = inner, modes
         self._pass = begun
         self._shares = shares
-        self._drawn = NumpyWatch()
+        self._drawn = NumpyWatch(0 if modes is None else modes.passes)
 
     def __iter__(self) -> Self:
         return self
@@ -376,13 +376,16 @@ class _DealtIterator:
     def __next__(self) -> Any:
         self._drawn.asked()
         self._pass.ask()
+        thread = current.thread
+        held, thread.reads = thread.reads, True  # as in `current.reading`, at every step
         try:
-            with current.reading():
-                batch = next(self._inner)
+            batch = next(self._inner)
         except StopIteration:
             self._shares.ended(self)
             self._pass.ended()
             raise
+        finally:
+            thread.reads = held
         share = self._pass.handed()
         if share.count == 0:
             batch = empty(batch)

@@ -37,6 +37,7 @@ from dream.adapters.pytorch.loss.calls import (
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.nothing import has_graph, in_place_of
+from dream.adapters.pytorch.loss.private import Starts
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
@@ -169,6 +170,7 @@ class WeighedBackward:
     def wrap(self, run: Run) -> Run:
         """`torch.autograd.backward` that weighs what it starts from."""
         run = self._within(run)
+        careful = self.script_hooks.around(self.row_leaves.around(self._read_and_run(run)))
 
         @wraps(run)
         def backward(
@@ -180,24 +182,32 @@ class WeighedBackward:
             inputs: Any = None,
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
-            if self._late.held and self._calls:
-                self.hear_late()
             if given is None and inputs is None and not (retain_graph or create_graph):
                 known = self._known(tensors)
                 if known is not None:
                     self._run_known(run, tensors, *known)
                     return
+            careful(tensors, given, retain_graph, create_graph, inputs)
+
+        return backward
+
+    def _read_and_run(self, run: Run) -> Run:
+        """Backward passes from what is not known yet."""
+
+        def backward(tensors: Any, given: Any, retain: Any, create: bool, inputs: Any) -> None:
+            if self._late.held and self._calls:
+                self.hear_late()
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             if not self._calls or not all(map(has_graph, roots)) or recomputing():
                 if given is not None or inputs is not None or not self._add_nothing(run, roots):
-                    run(tensors, given, retain_graph, create_graph, inputs=inputs)
+                    run(tensors, given, retain, create, inputs=inputs)
                 return
             gradients = [given] if given is None or isinstance(given, torch.Tensor) else list(given)
             gradients = gradients * len(roots) if gradients == [None] else gradients
-            keep = {"retain_graph": retain_graph, "create_graph": create_graph}
+            keep = {"retain_graph": retain, "create_graph": create}
             self._start(run, roots, gradients, keep, inputs)
 
-        return self.script_hooks.around(self.row_leaves.around(backward))
+        return backward
 
     def _add_nothing(self, run: Run, roots: list[Any]) -> bool:
         """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
@@ -220,7 +230,9 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
+        if len(self._calls) != 1 or not isinstance(root, torch.Tensor) or self._late.held:
+            return None
+        if self.row_leaves or not self.script_hooks.idle:
             return None
         node: Any = root.grad_fn
         recipe = None if node is None else self._recipes.get(node.name())
@@ -235,26 +247,26 @@ class WeighedBackward:
         """What `_start` does, of what there is to do for a loss of one term. In one piece, as
         `Recipe.fits` is: with a small model, each call of a function is a thousandth of a step."""
         weighed, factor, completes = recipe.weighed, recipe.factor, bearer.completes
-        given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
         if type(root) is not torch.Tensor or devices.is_away(root):
             value = value_of(root, recipe.terms[0], [factor])
             reading = LossReading([bearer], recipe.terms, weighed, told=recipe.overtaken)
             message = self._message(root, value, reading, last=completes)
+            given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
             self._pass(run, [root], reading, message, [root], [given], {}, None)
             return
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
         value = number_of(root) * factor
         numbers = (value, recipe.sent, recipe.counts, recipe.overtaken, stamp, stamp * stamp)
-        sent = None if bearer.ride(numbers) else bearer.send(as_tensor(numbers, root))
+        starts, gradients = (root,), (recipe.start(root),)
+        sent = bearer.carry(numbers, root)
+        if sent is not None:
+            starts, gradients = (root, sent[0]), (gradients[0], sent[1])
         if completes:
             node: Any = root.grad_fn
             node.metadata[LATE] = True
         self._running = True
         try:
-            if sent is None:
-                run(root, given)
-            else:
-                run([root, sent[0]], [given, sent[1]])
+            run(Starts(starts), Starts(gradients))
             bearer.finish(run)
         finally:
             self._running = False
@@ -267,7 +279,9 @@ class WeighedBackward:
         if means[EXTRA] or means[OVERTAKEN] or abs(means[PARTS] - recipe.counts) >= 1.0:
             self._finish([root], LossReading([bearer], recipe.terms, weighed), {})
             return
-        is_global(root, self._among).data.fill_(means[VALUE])
+        if self._among.world_size > 1:
+            root._dream_global = True  # type: ignore[attr-defined]  # as `is_global` notes
+        root.data.fill_(means[VALUE])
         if means[STAMP] ** 2 != means[SQUARE] and self.stamped is not None:
             self.stamped.hear(means[STAMP], means[SQUARE])
 
@@ -316,12 +330,11 @@ class WeighedBackward:
         bearers, completes = reading.bearers, bool(reading.bearers)
         for bearer in bearers:
             completes = completes and bearer.completes
-            if not bearer.ride(numbers):
-                sent = bearer.send(as_tensor(numbers, roots[0]))
-                if sent is not None:
-                    starts.append(sent[0])
-                    given.append(sent[1])
-                    inputs = None if inputs is None else [*inputs, sent[0]]
+            sent = bearer.carry(numbers, roots[0])
+            if sent is not None:
+                starts.append(sent[0])
+                given.append(sent[1])
+                inputs = None if inputs is None else [*inputs, sent[0]]
         if completes and len(roots) == 1:
             roots[0].grad_fn.metadata[LATE] = True
         try:

@@ -102,6 +102,13 @@ class Bearer(ABC):
         micro-batches are added up."""
         return False
 
+    def carry(
+        self, message: Numbers, loss: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Have the message travel, either way: what backward starts from beside the loss, and the
+        gradient there; None where it has its own way."""
+        return None if self.ride(message) else self.send(as_tensor(message, loss))
+
     @abstractmethod
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Send the message, shape (SIZE,), likewise. What backward starts from beside the loss, and

@@ -22,6 +22,7 @@ from dream.adapters.pytorch.private import (
     SAVED_SIZES,
     SAVED_TOTAL,
     saved,
+    version_of,
 )
 
 _CLOSE = 6
@@ -40,8 +41,8 @@ class Recipe:
     nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
     __slots__ = (
-        "_count", "_reduced", "_share", "_steps", "counts", "factor", "overtaken", "sent",
-        "terms", "weighed",
+        "_count", "_reduced", "_share", "_start", "_steps", "counts", "factor", "overtaken",
+        "sent", "terms", "weighed",
     )  # fmt: skip
 
     def __init__(self, weighed: Weighed, root: torch.Tensor, steps: list[_Step]) -> None:
@@ -55,6 +56,7 @@ class Recipe:
         self.sent = float(weighed.sent) if weighed.late else 0.0
         self.counts = COUNTS if weighed.late else 0.0
         self.overtaken = float(weighed.overtaken)
+        self._start = torch.empty(0)
 
     @classmethod
     def of(cls, reading: LossReading, root: torch.Tensor, call: TrainingCall) -> Recipe | None:
@@ -76,6 +78,14 @@ class Recipe:
             return None  # the ranks have asked each other, and do so each time
         steps = _way(root.grad_fn, call)
         return None if steps is None else cls(reading.weighed, root, steps)
+
+    def start(self, root: torch.Tensor) -> torch.Tensor:
+        """Return the gradient that such a loss starts from. One for all steps, unless a function of
+        the script's writes to what it is given."""
+        start = self._start
+        if start.dtype is not root.dtype or start.shape != root.shape or version_of(start):
+            self._start = start = torch.full_like(root, self.factor, requires_grad=False)
+        return start
 
     def fits(self, node: Any, call: TrainingCall) -> bool:
         """Whether a loss of this node is such a one again, of as many things. In one piece: it is

@@ -30,6 +30,9 @@ class RowLeaves:
         self._first: dict[int, tuple[ref[torch.Tensor], Share]] = {}
         self._over = False
 
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
     def __contains__(self, x: object) -> bool:
         held = self._held.get(id(x))
         return held is not None and held[0]() is x

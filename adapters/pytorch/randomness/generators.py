@@ -118,8 +118,8 @@ class InStep:
             logger.info(line)
 
 
-_LOOKS = 2
-"""Steps of a pass in which a loop is seen to draw."""
+_LOOKS, _PASSES = 2, 3
+"""Steps of a pass in which a loop is seen to draw, in its first passes; later one of each."""
 _NUMPY_ROWS = (
     "the loop draws from NumPy's generator, whose numbers are alike on every rank: one for each "
     "row of a batch, as np.random.rand(len(x)), is not that of one device. Draw such by torch, as "
@@ -131,10 +131,10 @@ _told: set[str] = set()
 @final
 class NumpyWatch:
     """Says once that a loop draws from NumPy's generator, or one of its own of NumPy's, between two
-    of its batches: how many numbers, and for what, is not seen."""
+    of its batches: how many numbers, and for what, is not seen. passes: that have begun."""
 
-    def __init__(self) -> None:
-        self._left = _LOOKS
+    def __init__(self, passes: int = 0) -> None:
+        self._left = _LOOKS if passes <= _PASSES else 1
         self._own: list[Any] = []
         self._before: tuple[Any, ...] | None = None
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,8 +25,12 @@ _FEW = 64
 _NUMPY = (np.random.Generator, np.random.RandomState)
 _DREAM = __name__.partition(".")[0]
 _KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
-_NO_OWNERS = (torch.Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, *_KINDS)
+_NO_OWNERS = (
+    torch.Tensor, np.ndarray, str, bytes, int, float, type(None), type, ModuleType, *_KINDS,
+)  # fmt: skip
 """Asked for by `issubclass`: torch has a class of classes ask Python code who an instance is of."""
+_HOLD = (dict, OrderedDict, list, tuple, set, bool)
+_methods: MutableMapping[type[Any], tuple[FunctionType, ...]] = WeakKeyDictionary()
 
 
 def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
@@ -141,10 +147,19 @@ def _within(item: Any) -> list[Any]:
         return [item.__self__, item.__func__]
     if isinstance(item, FunctionType):
         return _of_function(item)
-    methods: list[Callable[..., Any]] = [
-        each for each in vars(type(item)).values() if isinstance(each, FunctionType)
-    ]
-    return [*getattr(item, "__dict__", {}).values(), *methods]
+    own = getattr(item, "__dict__", {}).values()
+    return [*(x for x in own if type(x) not in _HOLD or x), *_methods_of(type(item))]
+
+
+def _methods_of(kind: type[Any]) -> tuple[FunctionType, ...]:
+    """Those that a class has itself, of which something else can be found. Kept: a model has
+    hundreds of parts of a few classes."""
+    known = _methods.get(kind)
+    if known is None:
+        functions = (each for each in vars(kind).values() if isinstance(each, FunctionType))
+        known = tuple(f for f in functions if f.__closure__ or not _is_of_a_library(f.__globals__))
+        _methods[kind] = known
+    return known
 
 
 def _of_function(function: FunctionType) -> list[Any]:

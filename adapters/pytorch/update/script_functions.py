@@ -39,6 +39,11 @@ class ScriptFunctions:
         self._watch: Callable[..., None] | None = None
         self._inside: list[_Undone] = []
 
+    @property
+    def idle(self) -> bool:
+        """Whether no pass needs to be looked at: there are none, and none runs."""
+        return not self._inside and not self._are_there()
+
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward`, in which gradients are undone for the script's functions."""
 

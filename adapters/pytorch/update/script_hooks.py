@@ -139,6 +139,11 @@ class ScriptHooks:
 
         return wrapped
 
+    @property
+    def idle(self) -> bool:
+        """Whether a backward pass may run without them: there is nothing to do about any."""
+        return not self._waiting.wanted and self._functions.idle
+
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward`, after which hooks on parameters run."""
         run = self._functions.around(run)

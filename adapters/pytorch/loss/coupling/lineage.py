@@ -100,7 +100,8 @@ class Lineage(Beneath):
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
         if share.parts * share.micros < 2 or not self._wanted():
-            self.rest()
+            if self.entered or self._looked:
+                self.rest()
             return
         if current.is_apart() or private.compiles() or not torch.is_grad_enabled():
             self.rest()  # a graph that is compiled would be compiled again without this

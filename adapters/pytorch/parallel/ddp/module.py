@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from dream.adapters.pytorch import private
+from dream.adapters.pytorch import devices, private
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.errors import refuse_computed
 from dream.adapters.pytorch.loss.backward import WeighedBackward
@@ -21,6 +21,7 @@ from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.ddp.forward import DdpForward, forward_of
+from dream.adapters.pytorch.parallel.ddp.lane import Lane
 from dream.adapters.pytorch.parallel.ddp.late import LateReduction
 from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
@@ -81,6 +82,7 @@ class DdpModule(DistributedModule, Bearer):
         self._shares = False  # parameters that another module reduces
         self._reducer: Any = None
         self._riders: Riders | None = None
+        self._lane: Lane | None = None
         self._riding: Sequence[float] = ()
         self._alone: torch.Tensor | None = None
         self._norms = batch_norm.norms(module)
@@ -140,6 +142,15 @@ class DdpModule(DistributedModule, Bearer):
         riders.own[:SIZE] = self._riding = numbers
         return True
 
+    def carry(
+        self, message: Numbers, loss: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        lane = self._lane
+        if lane is None or not self._begins or not lane.write(message):
+            return super().carry(message, loss)
+        self.backwards.expected, self._runner.buckets.reduced = True, False
+        return self._runner.started[0], lane.nothing
+
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
         if carrier is None:
@@ -194,6 +205,8 @@ class DdpModule(DistributedModule, Bearer):
         if self._riders is not None:
             ridden: Sequence[float] = self._riders.means
             return ridden
+        if self._lane is not None:
+            return self._lane.read()
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
@@ -222,7 +235,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._runner.forget_buckets()
             self._forward = self._runner.run
-        self._riders = self._reducer = self.late = None
+        self._riders = self._reducer = self.late = self._lane = None
         del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
@@ -324,7 +337,8 @@ class DdpModule(DistributedModule, Bearer):
             if self.registry.communicator.world_size > 1 and self.late is None:
                 self._riders = self._settings.riders_of(self._runner)
             if self._riders is None and self.late is None:
-                self._runner.message = self._new_message()
+                self._runner.message = message = self._new_message()
+                self._lane = None if devices.is_away(message) else Lane(message)
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
                 self._join(taken)
