@@ -87,7 +87,7 @@ class Fetch:
     def choose(self, batch: list[int], cut: slice) -> list[int] | None:
         """Choose what is read of a batch; None for this rank's samples alone, which `cut` are."""
         if self._last == _UNKNOWN:
-            self._last = number_of(self._found)
+            self._last = int(number_of(self._found))
         if self._last in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
         if self._last == _DRAWN_IN_WORKERS:

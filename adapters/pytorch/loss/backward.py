@@ -32,7 +32,6 @@ from dream.adapters.pytorch.loss.calls import (
     Numbers,
     Stamped,
     TrainingCall,
-    as_tensor,
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
@@ -43,7 +42,6 @@ from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_o
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, multiply, starts_of, value_of
-from dream.adapters.pytorch.loss.terms import count_by_hand
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
 from dream.adapters.pytorch.update.accumulation import Updates
@@ -160,13 +158,6 @@ class WeighedBackward:
         """What an explicit step calls: `run`, weighed unless it is already."""
         return run if self.installed else self.wrap(drawing_again(run))
 
-    def weigh(self, loss: torch.Tensor, count: float) -> torch.Tensor:
-        """`loss`, which the user says is a mean over `count` things here."""
-        weighed = loss * 1.0
-        if weighed.grad_fn is not None:
-            count_by_hand(weighed, count)
-        return weighed
-
     def wrap(self, run: Run) -> Run:
         """`torch.autograd.backward` that weighs what it starts from."""
         run = self._within(run)
@@ -211,8 +202,7 @@ class WeighedBackward:
 
     def _add_nothing(self, run: Run, roots: list[Any]) -> bool:
         """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
-        nothing = in_place_of(roots, self._waiting())
-        if nothing is not None:
+        if (nothing := in_place_of(roots, self._waiting())) is not None:
             self._start(run, [nothing], [None], {}, None)
             is_global(roots[0], self._among).data.copy_(nothing.detach())
         return nothing is not None
@@ -257,10 +247,10 @@ class WeighedBackward:
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
         value = number_of(root) * factor
         numbers = (value, recipe.sent, recipe.counts, recipe.overtaken, stamp, stamp * stamp)
-        starts, gradients = (root,), (recipe.start(root),)
+        starts, gradients = [root], [recipe.start(root)]
         sent = bearer.carry(numbers, root)
         if sent is not None:
-            starts, gradients = (root, sent[0]), (gradients[0], sent[1])
+            starts, gradients = [root, sent[0]], [gradients[0], sent[1]]
         if completes:
             node: Any = root.grad_fn
             node.metadata[LATE] = True
@@ -367,8 +357,7 @@ class WeighedBackward:
     def hear_late(self) -> None:
         """Be told what the ranks told each other in the backward pass before, if it has not been
         read. To be called on every rank, as the next one begins or the block ends."""
-        message = self._late.take()
-        if message is not None:
+        if (message := self._late.take()) is not None:
             self._hear(message, self._late.ends_in, near=self._late.near)
 
     def _hear(self, message: Sequence[float], ends_in: str, *, near: bool) -> None:

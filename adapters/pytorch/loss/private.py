@@ -29,9 +29,10 @@ def quick(backward: Callable[..., None]) -> Callable[..., None]:
     @wraps(backward)
     def run(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         if type(tensors) is Starts and type(grad_tensors) is Starts and not (args or kwargs):
+            how = (False, False, ())  # retain_graph, create_graph, inputs
             _engine_run_backward(
-                tensors, grad_tensors, False, False, (), allow_unreachable=True, accumulate_grad=True
-            )  # retain_graph, create_graph, inputs
+                tensors, grad_tensors, *how, allow_unreachable=True, accumulate_grad=True
+            )
         else:
             backward(tensors, grad_tensors, *args, **kwargs)
 

@@ -11,8 +11,8 @@ import torch
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.loss.factors import Factor, Weighed
-from dream.adapters.pytorch.loss.terms import Term
-from dream.adapters.pytorch.private import foreach_mul_, to_local, to_whole
+from dream.adapters.pytorch.loss.terms import COUNTED, Term
+from dream.adapters.pytorch.private import foreach_mul_, note, to_local, to_whole
 
 
 def scaled(
@@ -53,6 +53,14 @@ def starts_of(
         hooks += more
         value = value_of(root, each, own) if len(roots) == 1 else 0.0
     return starts, hooks, value
+
+
+def count_by_hand(loss: torch.Tensor, count: float) -> torch.Tensor:
+    """Return `loss`, which the user says is a mean over `count` things here."""
+    weighed = loss * 1.0
+    if weighed.grad_fn is not None:
+        note(weighed.grad_fn, COUNTED, count)
+    return weighed
 
 
 def agree(weighed: Weighed) -> None:

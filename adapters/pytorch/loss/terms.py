@@ -24,7 +24,6 @@ from dream.adapters.pytorch.loss.divisors import (
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
 from dream.adapters.pytorch.loss.nothing import call_of_nothing, keep_read, less_nothing
 from dream.adapters.pytorch.loss.taken import rows_of
-from dream.adapters.pytorch.private import note
 from dream.data.partition import Share
 
 Kind = Literal["mean", "sum", "count", "once"]
@@ -102,12 +101,6 @@ class Divisor:
     by: torch.Tensor | float
     of: Any
     at: Any
-
-
-def count_by_hand(weighed: torch.Tensor, count: float) -> None:
-    """Note what the user says that a loss is a mean over."""
-    assert weighed.grad_fn is not None
-    note(weighed.grad_fn, COUNTED, count)
 
 
 def terms_of(

@@ -80,17 +80,16 @@ def named_by_the_script() -> Iterator[tuple[str, Any]]:
 
 
 def of_the_loop() -> list[Any]:
-    """Find NumPy's that the script names, or that models have which it names."""
-    named = [each for _, each in named_by_the_script()]
-    variables = (x for frame in script_frames() for x in _variables(frame))
-    models = {id(x): x for x in variables if isinstance(x, torch.nn.Module)}
-    found = [*named, *held_by(*models.values(), by_dream=False)]
+    """Find NumPy's that the script names, or that models have which it names. By the classes of all
+    that it names, which are few: it is asked for in each pass over a loader."""
+    values: list[Any] = []
+    for frame in script_frames():
+        values += [*variables_of(frame).values(), *frame.f_globals.values()]
+    wanted = {k for k in {*map(type, values)} if issubclass(k, (*_NUMPY, torch.nn.Module))}
+    named = {id(x): x for x in values if type(x) in wanted}.values()
+    models = [x for x in named if isinstance(x, torch.nn.Module)]
+    found = [*named, *held_by(*models, by_dream=False)]
     return [*{id(each): each for each in found if isinstance(each, _NUMPY)}.values()]
-
-
-def _variables(frame: FrameType) -> Iterator[Any]:
-    yield from variables_of(frame).values()
-    yield from frame.f_globals.values()
 
 
 def states_of(generators: list[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -40,6 +40,6 @@ class Lane:
         gradient = self._carrier.grad
         assert gradient is not None
         if gradient is not self._gradient:
-            self._gradient = gradient
-            self._there = memoryview(gradient.detach().numpy()).cast("B")
+            there: Any = gradient.detach().numpy()  # a buffer, as NumPy says from Python 3.12 on
+            self._gradient, self._there = gradient, memoryview(there).cast("B")
         return self._laid.unpack_from(self._there)

@@ -145,8 +145,8 @@ class DdpModule(DistributedModule, Bearer):
     def carry(
         self, message: Numbers, loss: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        lane = self._lane
-        if lane is None or not self._begins or not lane.write(message):
+        lane = self._lane if self._begins else None
+        if lane is None or isinstance(message, torch.Tensor) or not lane.write(message):
             return super().carry(message, loss)
         self.backwards.expected, self._runner.buckets.reduced = True, False
         return self._runner.started[0], lane.nothing

@@ -26,6 +26,7 @@ from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.differentiate import Differentiated
 from dream.adapters.pytorch.loss.divisors import noting_floors
+from dream.adapters.pytorch.loss.scaling import count_by_hand
 from dream.adapters.pytorch.module import Make, ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, connect
@@ -294,7 +295,7 @@ class Averaging(Synchronous):
         return MicroParts(self.training.most, self.shares, weight)
 
     def weigh(self, loss: Any, count: float) -> Any:
-        return self._backward.weigh(loss, count) if self.distributes else loss
+        return count_by_hand(loss, count) if self.distributes else loss
 
     def loss_weight(self) -> None:
         """A loss is global once its backward has ended."""
@@ -335,7 +336,7 @@ class WeighedLoss(Passes):
         inputs, target = split(batch)
         output = self._root.call_part(part.share, inputs, first=first, last=last)
         value = check_scalar(self._loss(output, target))
-        return value if part.count is None else self._weighed.weigh(value, part.count)
+        return value if part.count is None else count_by_hand(value, part.count)
 
     def backward(self, value: torch.Tensor) -> None:
         """Differentiate it; it is global after an update's last."""

@@ -23,6 +23,7 @@ from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
+from dream.adapters.pytorch.loss.scaling import count_by_hand
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants
@@ -219,7 +220,7 @@ class Sharding(Parallelism):
 
     def weigh(self, loss: Any, count: float) -> Any:
         refuse_dtensor(loss)
-        return loss if self.alone else self.backward.weigh(loss, count)
+        return loss if self.alone else count_by_hand(loss, count)
 
     def full_state(self, model: nn.Module) -> dict[str, NDArray[Any]]:
         self.reshard()
