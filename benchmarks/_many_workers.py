@@ -1,6 +1,6 @@
 """Ranks of the part of asynchronous.py with many workers and two servers: dream's in either
 framework, TensorFlow's own, and a bare push and pull. A model is two layers of one size, so that
-each server holds half. Each function gives updates a second of all workers together, by model."""
+each server holds half. Each function gives updates a second of all workers together."""
 
 from __future__ import annotations
 
@@ -16,31 +16,26 @@ from dream import cluster
 SERVERS, BATCH = 2, 4
 WIDTHS = {"1 MB": 362, "100 MB": 3620}
 """Two matrices of so many rows and columns, in float32."""
-Counts = dict[str, int]
 
 
-def bare(workers: int, counts: Counts) -> dict[str, float]:
+def bare(workers: int, name: str, count: int) -> float:
     """A flat half of the gradient to each server over a socket, the parameters back; a server
     steps the same optimizer for one worker at a time. No clocks, no leases, no faults."""
     place = cluster.detect()
-    return {
-        name: _bare_server(place, name, workers)
-        if place.rank >= workers
-        else _bare_worker(place, name, workers, count)
-        for name, count in counts.items()
-    }
+    if place.rank >= workers:
+        return _bare_server(place, workers, WIDTHS[name])
+    return _bare_worker(place, workers, WIDTHS[name], count)
 
 
-def _bare_server(place: Any, name: str, workers: int) -> float:
+def _bare_server(place: Any, workers: int, width: int) -> float:
     import torch
 
     torch.set_num_threads(1)
-    width = WIDTHS[name]
     value = torch.nn.Parameter(torch.zeros(width * width + width))
     optimizer = torch.optim.SGD([value], lr=1e-4, momentum=0.9)
     listener = socket.create_server(("127.0.0.1", 0))
     port = str(listener.getsockname()[1]).encode()
-    cluster.post(place, f"bare/{WIDTHS[name]}/{place.rank}", port)
+    cluster.post(place, f"bare/{place.rank}", port)
     turn = threading.Lock()
 
     def serve(connection: socket.socket) -> None:
@@ -63,11 +58,11 @@ def _bare_server(place: Any, name: str, workers: int) -> float:
     return 0.0
 
 
-def _bare_worker(place: Any, name: str, workers: int, count: int) -> float:
+def _bare_worker(place: Any, workers: int, width: int, count: int) -> float:
     import torch
 
-    model, x, y = _torch_model(WIDTHS[name])
-    ports = [cluster.posted(place, f"bare/{WIDTHS[name]}/{workers + n}") for n in range(SERVERS)]
+    model, x, y = _torch_model(width)
+    ports = [cluster.posted(place, f"bare/{workers + n}") for n in range(SERVERS)]
     links = [_quick(socket.create_connection(("127.0.0.1", int(port)))) for port in ports]
     halves = [list(layer.parameters()) for layer in model]
     flats = [torch.cat([p.detach().ravel() for p in half]) for half in halves]
@@ -84,18 +79,18 @@ def _bare_worker(place: Any, name: str, workers: int, count: int) -> float:
                 p.data.copy_(part.view_as(p))
 
     update()
-    taken = _together(place, name, workers, lambda: [update() for _ in range(count // workers)])
+    taken = _together(place, workers, lambda: [update() for _ in range(count // workers)])
     for link in links:
         link.close()
     return count / taken
 
 
-def _together(place: Any, name: str, workers: int, act: Callable[[], object]) -> float:
+def _together(place: Any, workers: int, act: Callable[[], object]) -> float:
     """Seconds from when all workers stand ready to when the last has done."""
     for when in ("ready", "done"):
-        cluster.post(place, f"bare/{WIDTHS[name]}/{when}/{place.rank}", b"1")
+        cluster.post(place, f"bare/{when}/{place.rank}", b"1")
         for rank in range(workers):
-            cluster.posted(place, f"bare/{WIDTHS[name]}/{when}/{rank}")
+            cluster.posted(place, f"bare/{when}/{rank}")
         if when == "ready":
             begin = time.perf_counter()
             act()
@@ -126,40 +121,28 @@ def _torch_model(width: int) -> Any:
     return torch.nn.Sequential(*layers), torch.randn(BATCH, width), torch.randn(BATCH, width)
 
 
-def by_torch(workers: int, counts: Counts) -> dict[str, float]:
+def by_torch(workers: int, name: str, count: int) -> float:
     """dream's servers in PyTorch."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    found = {}
-    for name, count in counts.items():
-        with dream.strategy("parameter_server", workers=workers, servers=SERVERS) as strategy:
-            model, x, y = _torch_model(WIDTHS[name])
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-            step = strategy.train_step(model, torch.nn.functional.mse_loss, optimizer)
-
-            def passes(number: int, x: Any = x, y: Any = y) -> Any:
-                rows = TensorDataset(x.repeat(number, 1), y.repeat(number, 1))
-                return DataLoader(rows, batch_size=BATCH)
-
-            found[name] = _second_pass(step, [passes(workers), passes(count)], count)
-    return found
+    with dream.strategy("parameter_server", workers=workers, servers=SERVERS) as strategy:
+        model, x, y = _torch_model(WIDTHS[name])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        step = strategy.train_step(model, torch.nn.functional.mse_loss, optimizer)
+        rows = [TensorDataset(x.repeat(n, 1), y.repeat(n, 1)) for n in (workers, count)]
+        return _second_pass(step, [DataLoader(each, batch_size=BATCH) for each in rows], count)
 
 
-def by_tensorflow(workers: int, counts: Counts) -> dict[str, float]:
+def by_tensorflow(workers: int, name: str, count: int) -> float:
     """dream's servers in TensorFlow."""
     import keras
 
-    found = {}
-    for name, count in counts.items():
-        with dream.strategy("parameter_server", workers=workers, servers=SERVERS) as strategy:
-            model, optimizer = _keras_model(WIDTHS[name]), _keras_optimizer()
-            step = strategy.train_step(model, keras.losses.MeanSquaredError(), optimizer)
-            passes = [
-                strategy.prepare(_rows(WIDTHS[name]).take(number)) for number in (workers, count)
-            ]
-            found[name] = _second_pass(step, passes, count)
-    return found
+    with dream.strategy("parameter_server", workers=workers, servers=SERVERS) as strategy:
+        model, optimizer = _keras_model(WIDTHS[name]), _keras_optimizer()
+        step = strategy.train_step(model, keras.losses.MeanSquaredError(), optimizer)
+        rows = [_rows(WIDTHS[name]).take(number) for number in (workers, count)]
+        return _second_pass(step, [strategy.prepare(each) for each in rows], count)
 
 
 def _second_pass(step: Callable[..., Any], passes: Sequence[Any], count: int) -> float:
@@ -174,9 +157,7 @@ def _second_pass(step: Callable[..., Any], passes: Sequence[Any], count: int) ->
 
 def _keras_model(width: int) -> Any:
     import keras
-    import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(width) for _ in range(2)]
     return keras.Sequential([keras.Input((width,)), *layers])
@@ -192,11 +173,11 @@ def _rows(width: int) -> Any:
     """The same batch again and again."""
     import tensorflow as tf
 
-    x, y = tf.random.normal((2, BATCH, width), seed=0)
-    return tf.data.Dataset.from_tensors((x, y)).repeat()
+    both = tf.random.normal((2, BATCH, width), seed=0)
+    return tf.data.Dataset.from_tensors((both[0], both[1])).repeat()
 
 
-def tensorflows_own(workers: int, counts: Counts) -> dict[str, float]:
+def tensorflows_own(workers: int, name: str, count: int) -> float:
     """ParameterServerStrategy with a custom loop. Rank 0 is the chief, who also waits."""
     import os
 
@@ -207,24 +188,21 @@ def tensorflows_own(workers: int, counts: Counts) -> dict[str, float]:
     jobs = {"chief": ends[:1], "worker": ends[1 : workers + 1], "ps": ends[workers + 1 :]}
     spec = tf.train.ClusterSpec(jobs)
     if place.rank:
-        name = "worker" if place.rank <= workers else "ps"
-        number = place.rank - 1 - (0 if name == "worker" else workers)
-        tf.distribute.Server(spec, name, number, protocol="grpc")
+        job = "worker" if place.rank <= workers else "ps"
+        number = place.rank - 1 - (0 if job == "worker" else workers)
+        tf.distribute.Server(spec, job, number, protocol="grpc")
         while cluster.found(place, "raw/done") is None:
             time.sleep(0.5)
-        return {}
+        return 0.0
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    found = {
-        name: _scheduled(strategy, coordinator, WIDTHS[name], workers, count)
-        for name, count in counts.items()
-    }
+    rate = _scheduled(strategy, coordinator, WIDTHS[name], workers, count)
     cluster.post(place, "raw/done", b"done")
-    return found
+    return rate
 
 
 def _scheduled(strategy: Any, coordinator: Any, width: int, workers: int, count: int) -> float:

@@ -202,8 +202,8 @@ def many_workers(workers: int, counts: dict[str, int]) -> None:
     rows = []
     for name, function, chiefs, on in contenders:
         n = chiefs + workers + servers
-        found = dream.launch(function, workers, counts, n=n, framework=on, timeout=300)[0]
-        rows.append((name, *(f"{found[model]:.2f}" for model in counts)))
+        rates = [launch(function, workers, *each, n=n, on=on) for each in counts.items()]
+        rows.append((name, *(f"{rate:.2f}" for rate in rates)))
         print(*rows[-1], flush=True)
     head = (f"updates a second, {workers} workers, {servers} servers", *counts)
     print(table(head, rows, markdown=True))

@@ -72,7 +72,9 @@ def keras(asked: Namespace) -> Tables:
 
 def keras_ranks(asked: Namespace) -> Tables:
     words = (str(asked.rounds), str(asked.steps), asked.model)
-    tables: Tables = from_ranks(2, HERE / "_keras_ranks.py", *words)
+    tables: Tables = {}
+    for beside in ("horovod", "multi_worker"):
+        tables |= from_ranks(2, HERE / "_keras_ranks.py", *words, beside)
     return tables
 
 
