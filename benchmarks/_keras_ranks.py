@@ -1,4 +1,4 @@
-"""One rank's part of Keras's `fit` across processes: FILE ROUNDS STEPS MODEL."""
+"""One rank's part of Keras's `fit` across processes: FILE ROUNDS STEPS MODEL BESIDE."""
 
 from __future__ import annotations
 
@@ -44,22 +44,69 @@ def raw(layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
     return partial(model.fit, x[mine], y[mine], batch_size=BATCH // hvd.size(), verbose=0)
 
 
+def custom_loop(strategy: Any, layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
+    """TensorFlow's guide for MultiWorkerMirroredStrategy: a loop around a tape, whose function has
+    one step. Each rank reads its half."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((784,)), *layers()])
+        optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+        right = keras.metrics.SparseCategoricalAccuracy()
+    judge = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    mine = slice(hvd.rank(), None, hvd.size())
+    rows = tf.data.Dataset.from_tensor_slices((x[mine], y[mine])).shuffle(len(x))
+    batches = rows.batch(BATCH // hvd.size()).prefetch(tf.data.AUTOTUNE)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            predictions = model(x, training=True)
+            loss = judge(y, predictions) / BATCH
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        right.update_state(y, predictions)
+        return loss
+
+    @tf.function
+    def step(batch: Any) -> Any:
+        found = strategy.run(replica, args=batch)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, found, axis=None)
+
+    def epoch() -> None:
+        for batch in batches:
+            step(batch)
+
+    return epoch
+
+
 def dreamt(reduction: str, layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
     with dream.strategy("mirrored", framework="tensorflow", reduction=reduction):
         model = compiled(layers)
     return partial(model.fit, x, y, batch_size=BATCH, verbose=0)
 
 
-CONTENDERS = {
-    "raw Horovod": raw,
-    "raw Horovod again": raw,
-    "dream in shared memory": partial(dreamt, "shared_memory"),
-    "dream on the ring": partial(dreamt, "horovod"),
-}
+def beside_horovod() -> dict[str, Callable[..., Fit]]:
+    return {
+        "raw Horovod": raw,
+        "raw Horovod again": raw,
+        "dream in shared memory": partial(dreamt, "shared_memory"),
+        "dream on the ring": partial(dreamt, "horovod"),
+    }
 
 
-def main(file: str, rounds: str, steps: str, model: str) -> None:
+def beside_multi_worker() -> dict[str, Callable[..., Fit]]:
+    """In processes of their own, whose runtime is TensorFlow's cluster from the first operation."""
+    hvd.init()
+    by_hand = partial(custom_loop, tf.distribute.MultiWorkerMirroredStrategy())
+    return {
+        "raw MultiWorkerMirrored, own loop": by_hand,
+        "raw again": by_hand,
+        "dream in shared memory": partial(dreamt, "shared_memory"),
+    }
+
+
+def main(file: str, rounds: str, steps: str, model: str, beside: str) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    contenders = {"horovod": beside_horovod, "multi_worker": beside_multi_worker}[beside]()
     draw = np.random.default_rng(0)
     count = int(steps) * BATCH
     x = draw.standard_normal((count, 784), dtype=np.float32)
@@ -67,9 +114,9 @@ def main(file: str, rounds: str, steps: str, model: str) -> None:
     tables: dict[str, Times] = {}
     for name, layers in MODELS.items():
         if model in name:
-            fits = {who: make(layers, x, y) for who, make in CONTENDERS.items()}
+            fits = {who: make(layers, x, y) for who, make in contenders.items()}
             blocks = {who: partial(epoch, fit, int(steps)) for who, fit in fits.items()}
-            tables[f"Keras fit on two ranks, {name}"] = interleave(
+            tables[f"Keras on two ranks, beside {beside}, {name}"] = interleave(
                 blocks, rounds=int(rounds), warmup=2
             )
     if hvd.rank() == 0:

@@ -16,14 +16,15 @@ import dream
 MICROBATCHES = 4
 
 
-class Half(nn.Module):
-    """The layers of one of two stages."""
+class Part(nn.Module):
+    """The layers of one stage of several: as many blocks as of the others."""
 
-    def __init__(self, model: nn.Module, *, first: bool) -> None:
+    def __init__(self, model: nn.Module, number: int, stages: int) -> None:
         super().__init__()
         blocks: Any = model.blocks
-        self.blocks = blocks[:2] if first else blocks[2:]
-        self.head = None if first else model.head
+        each = len(blocks) // stages
+        self.blocks = blocks[number * each : (number + 1) * each]
+        self.head = model.head if number == stages - 1 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -33,18 +34,20 @@ class Half(nn.Module):
 
 def raw(model: nn.Module, kind: Any) -> Callable[..., None]:
     """The step that torch's tutorial has."""
-    rank = distributed.get_rank()
-    half = Half(model, first=rank == 0)
-    stage = PipelineStage(half, rank, 2, torch.device("cpu"))
+    rank, stages = distributed.get_rank(), distributed.get_world_size()
+    part = Part(model, rank, stages)
+    stage = PipelineStage(part, rank, stages, torch.device("cpu"))
     schedule = kind(stage, MICROBATCHES, loss_fn=F.cross_entropy)
-    optimizer = AdamW(half.parameters())
+    optimizer = AdamW(part.parameters())
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.zero_grad()
         if rank == 0:
             schedule.step(x)
-        else:
+        elif rank == stages - 1:
             schedule.step(target=y, return_outputs=False)
+        else:
+            schedule.step()
         optimizer.step()
 
     return step
@@ -53,7 +56,9 @@ def raw(model: nn.Module, kind: Any) -> Callable[..., None]:
 def ours(build: Callable[[], nn.Module], name: str) -> Callable[..., Any]:
     """The same stages and microbatches; every rank also gets the loss."""
     options: dict[str, Any] = {"schedule": name, "microbatches": MICROBATCHES}
-    with dream.strategy("model_parallel", stages=["blocks.2"], **options) as strategy:
+    parts = distributed.get_world_size()
+    cuts = [f"blocks.{4 // parts * number}" for number in range(1, parts)]
+    with dream.strategy("model_parallel", stages=cuts, **options) as strategy:
         model = build()
         model, optimizer = strategy.prepare(model, AdamW(model.parameters()))
         return strategy.train_step(model, F.cross_entropy, optimizer)

@@ -157,6 +157,11 @@ def dream_pipeline(attention: bool, *, schedule: str) -> Contender:
     return Contender(_whole(), pipelines.ours(build, schedule))
 
 
+PIPELINE: dict[str, Make] = {
+    "raw pipelining, 1f1b": partial(raw_pipeline, schedule="1f1b"),
+    "raw pipelining, 1f1b again": partial(raw_pipeline, schedule="1f1b"),
+    "dream, 1f1b": partial(dream_pipeline, schedule="1f1b"),
+}
 FAMILIES: dict[str, dict[str, Make]] = {
     "fsdp": {
         "raw fully_shard": raw_fsdp,
@@ -170,11 +175,8 @@ FAMILIES: dict[str, dict[str, Make]] = {
         "dream, own loop": dream_tensor,
         "dream, train_step": dream_tensor_step,
     },
-    "pipeline": {
-        "raw pipelining, 1f1b": partial(raw_pipeline, schedule="1f1b"),
-        "raw pipelining, 1f1b again": partial(raw_pipeline, schedule="1f1b"),
-        "dream, 1f1b": partial(dream_pipeline, schedule="1f1b"),
-    },
+    "pipeline": PIPELINE,
+    "pipeline4": PIPELINE,
     "gpipe": {
         "raw pipelining, gpipe": partial(raw_pipeline, schedule="gpipe"),
         "raw pipelining, gpipe again": partial(raw_pipeline, schedule="gpipe"),

@@ -139,6 +139,7 @@ BLOCKS: dict[str, tuple[str, dict[str, Any]]] = {
     "sharded": ("sharded", {}),
     "tensor": ("model_parallel", {"split": "tensor"}),
     "pipeline": ("model_parallel", {"split": "pipeline"}),
+    "one_process": ("model_parallel", {"split": "pipeline", "devices": 2}),
 }
 
 
@@ -146,7 +147,7 @@ def contenders(family: str) -> dict[str, Callable[[], Step]]:
     """The first is what the others are held against. TensorFlow has no pipeline of its own."""
     name, options = BLOCKS[family]
     dreamt = {"dream, train_step": partial(ours, name, **options)}
-    if family == "pipeline":
+    if family in ("pipeline", "one_process"):
         return {"one device": plain, "one device again": plain, **dreamt}
     by_hand = partial(raw, family)
     return {"raw DTensor": by_hand, "raw DTensor again": by_hand, **dreamt, "one device": plain}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -42,6 +43,21 @@ class Contender:
 Make = Callable[[Work], Contender]
 
 
+def of_a_script(body: nn.Module) -> nn.Module:
+    """The same as a class of a script's own, with code of its own. What torch.compile makes of DDP
+    begins anew past a break, at the model's forward pass, and only at one that lies outside
+    torch's files: an `nn.Sequential` would stay as it is."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.body(x)
+        return out
+
+    own = FunctionType(forward.__code__.replace(), globals())
+    model: nn.Module = type("Own", (nn.Module,), {"forward": own})()
+    model.body = body
+    return model
+
+
 def plain(work: Work) -> Contender:
     """One device, no library: the reference."""
     model = work.build()
@@ -51,7 +67,7 @@ def plain(work: Work) -> Contender:
 
 def raw_ddp(work: Work, *, compiled: bool = False) -> Contender:
     """compiled: as torch's pages have it, over DDP, whose own optimiser cuts the graph."""
-    model = work.build()
+    model = of_a_script(work.build()) if compiled else work.build()
     ddp = DistributedDataParallel(model)
     called = torch.compile(ddp) if compiled else ddp
     return Contender(model, _dealt(work), partial(work.loop, called, work.optimizer(ddp)))
@@ -91,7 +107,7 @@ def fabric(work: Work) -> Contender:
 def dream_loop(work: Work, *, reduction: str = "auto", compiled: bool = False) -> Contender:
     """The block, and the user's own loop."""
     with dream.strategy("mirrored", reduction=reduction):
-        model = work.build()
+        model = of_a_script(work.build()) if compiled else work.build()
         called = torch.compile(model) if compiled else model
         optimizer = work.optimizer(model)
         loader = DataLoader(work.data, batch_size=work.batch, shuffle=work.shuffle)

@@ -1,4 +1,4 @@
-"""One rank's part of the step benchmark: FILE FAMILY ROUNDS STEPS MODEL."""
+"""One rank's part of the step benchmark: FILE FAMILY ROUNDS STEPS MODEL CLOCK."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import _torch_contenders as c
 import torch
@@ -17,10 +17,11 @@ from _torch_contenders import Contender, Make
 from _torch_work import Work, works
 from torch import distributed
 
+CLOCKS = {"wall": perf_counter, "cpu": process_time}
 LOADING = {"loader in the loop": True, "batches read before": False}
 
 
-def main(file: str, family: str, rounds: str, steps: str, model: str) -> None:
+def main(file: str, family: str, rounds: str, steps: str, model: str, clock: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     tables: dict[str, Times] = {}
@@ -29,7 +30,7 @@ def main(file: str, family: str, rounds: str, steps: str, model: str) -> None:
             if model in name:
                 title = f"{name}, {how}"
                 tables[title] = compare(
-                    FAMILIES[family](), work, loading=loading, rounds=int(rounds)
+                    FAMILIES[family](), work, loading, int(rounds), CLOCKS[clock]
                 )
                 if distributed.get_rank() == 0:
                     print(f"read: {family}, {title}", flush=True)
@@ -84,22 +85,44 @@ FAMILIES: dict[str, Callable[[], dict[str, Make]]] = {
 }  # fmt: skip
 
 
-def compare(makes: dict[str, Make], work: Work, *, loading: bool, rounds: int) -> Times:
+def compare(
+    makes: dict[str, Make], work: Work, loading: bool, rounds: int, clock: Callable[[], float]
+) -> Times:
     """Seconds per step of every contender, a figure a round."""
     blocks: dict[str, Callable[[], float]] = {}
     for name, make in makes.items():
         contender = make(work)
-        blocks[name] = partial(block, contender if loading else contender.ready(), work.steps)
+        if "compiled" in next(iter(makes)):
+            said = graphs(contender)
+            if distributed.get_rank() == 0:
+                print(f"{name}: {said}", flush=True)
+        contender = contender if loading else contender.ready()
+        blocks[name] = partial(block, contender, work.steps, clock)
     return interleave(blocks, rounds=rounds * work.turns, warmup=2)
 
 
-def block(contender: Contender, steps: int) -> float:
+def block(contender: Contender, steps: int, clock: Callable[[], float]) -> float:
     """Seconds per step over one epoch, which both ranks start together."""
     gc.collect()
     distributed.barrier()
-    begin = perf_counter()
+    begin = clock()
     contender.epoch()
-    return (perf_counter() - begin) / steps
+    return (clock() - begin) / steps
+
+
+def graphs(contender: Contender) -> str:
+    """Train three epochs, and say what torch.compile made of the model."""
+    from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    contender.epoch()
+    first = sum(FRAME_COMPILE_COUNTER.values())
+    contender.epoch()
+    contender.epoch()
+    made, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    again = sum(FRAME_COMPILE_COUNTER.values()) - first
+    return f"{made} graphs, {breaks} breaks, {again} compilations after the first epoch"
 
 
 if __name__ == "__main__":

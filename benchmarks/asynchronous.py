@@ -4,6 +4,7 @@ and what a slow worker costs.
 python benchmarks/asynchronous.py            all figures
 python benchmarks/asynchronous.py --only torch
 python benchmarks/asynchronous.py --steps 300 --rounds 5
+python benchmarks/asynchronous.py --only many --workers 8    two servers, models of 1 MB and 100 MB
 
 The bare loop pushes a flat gradient over a socket to a process that steps the same optimizer and
 sends the parameters back: no clocks, no leases, no faults. Blocks of both are interleaved in one
@@ -186,12 +187,36 @@ def beside_synchronous(seconds: float) -> None:
         )
 
 
+def many_workers(workers: int, counts: dict[str, int]) -> None:
+    """Updates a second of all workers, by model; each contender once."""
+    import _many_workers as ranks
+    from _measure import table
+
+    servers = ranks.SERVERS
+    contenders = (
+        ("bare push and pull", ranks.bare, 0, "torch"),
+        ("dream, PyTorch", ranks.by_torch, 0, "torch"),
+        ("dream, TensorFlow", ranks.by_tensorflow, 0, "tensorflow"),
+        ("TensorFlow's own", ranks.tensorflows_own, 1, "tensorflow"),
+    )
+    rows = []
+    for name, function, chiefs, on in contenders:
+        n = chiefs + workers + servers
+        rates = [launch(function, workers, *each, n=n, on=on) for each in counts.items()]
+        rows.append((name, *(f"{rate:.2f}" for rate in rates)))
+        print(*rows[-1], flush=True)
+    head = (f"updates a second, {workers} workers, {servers} servers", *counts)
+    print(table(head, rows, markdown=True))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.05)
-    parser.add_argument("--only", choices=("torch", "tensorflow", "slow"))
+    parser.add_argument("--only", choices=("torch", "tensorflow", "slow", "many"))
+    parser.add_argument("--workers", type=int, default=8, help="of `many`")
+    parser.add_argument("--counts", type=int, nargs=2, default=(320, 32), help="updates of `many`")
     given = parser.parse_args()
     if given.only in (None, "torch"):
         beside_bare(given.rounds, given.steps)
@@ -199,6 +224,8 @@ def main() -> None:
         beside_tensorflow(given.rounds, given.steps)
     if given.only in (None, "slow"):
         beside_synchronous(given.seconds)
+    if given.only in (None, "many"):
+        many_workers(given.workers, dict(zip(("1 MB", "100 MB"), given.counts, strict=True)))
 
 
 if __name__ == "__main__":

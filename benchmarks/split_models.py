@@ -2,9 +2,10 @@
 
     python benchmarks/split_models.py [--rounds 15] [--steps 8] [--family tensor|keras]
 
-Two ranks of one thread each, all contenders of a table in the same two processes, in shuffled
-order. Beside the times stands the most memory that a rank took, of a job of its own for each
-contender: from after the imports to after four steps, libraries that it loads on the way included.
+Two ranks of one thread each (four of `pipeline4`, one of Keras's last table), all contenders of a
+table in the same processes, in shuffled order. Beside the times stands the most memory that a rank
+took, of a job of its own for each contender: from after the imports to after four steps, libraries
+that it loads on the way included.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from pathlib import Path
 from _measure import Times, arguments, from_ranks, ratio, spread, table, write_json
 
 HERE = Path(__file__).parent
-FAMILIES = ("fsdp", "tensor", "pipeline", "gpipe")
+FAMILIES = ("fsdp", "tensor", "pipeline", "pipeline4", "gpipe")
 KERAS = {
     "sharded": "Keras, sharded by DTensor",
     "tensor": "Keras, split by tensors",
     "pipeline": "Keras, in stages",
+    "one_process": "Keras, in stages on two devices of one process",
 }
+RANKS = {"pipeline4": 4, "one_process": 1}
+"""Two where nothing stands here."""
 MODELS = {"mlp": "residual MLP, 2M parameters", "attention": "transformer, 3M parameters"}
 
 
@@ -33,9 +37,10 @@ def main() -> int:
     figures: dict[str, object] = {}
     for title, script, *words in _jobs(asked.family):
         line = (*words, str(asked.rounds), str(asked.steps))
-        times: Times = from_ranks(2, HERE / script, *line)
+        ranks = RANKS.get(words[0], 2)
+        times: Times = from_ranks(ranks, HERE / script, *line)
         memory = {
-            name: float(from_ranks(2, HERE / script, *line, name))
+            name: float(from_ranks(ranks, HERE / script, *line, name))
             for name in times
             if not name.endswith("again")
         }

@@ -27,6 +27,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=64, help="steps in a block of the MLP")
     parser.add_argument("--family", choices=FAMILIES, help="only this one; default all")
     parser.add_argument("--model", default="", help="only models with this in their name")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall",
+        help="cpu: processor time, of torch's, where other work runs beside it",
+    )  # fmt: skip
     asked = parser.parse_args()
     figures: Tables = {}
     for family in [asked.family] if asked.family else present():
@@ -47,7 +51,7 @@ def ring(asked: Namespace) -> Tables:
 
 
 def _torch(family: str, asked: Namespace) -> Tables:
-    words = (family, str(asked.rounds), str(asked.steps), asked.model)
+    words = (family, str(asked.rounds), str(asked.steps), asked.model, asked.clock)
     tables: Tables = from_ranks(2, HERE / "_torch_steps.py", *words)
     return tables
 
@@ -68,7 +72,9 @@ def keras(asked: Namespace) -> Tables:
 
 def keras_ranks(asked: Namespace) -> Tables:
     words = (str(asked.rounds), str(asked.steps), asked.model)
-    tables: Tables = from_ranks(2, HERE / "_keras_ranks.py", *words)
+    tables: Tables = {}
+    for beside in ("horovod", "multi_worker"):
+        tables |= from_ranks(2, HERE / "_keras_ranks.py", *words, beside)
     return tables
 
 

@@ -26,6 +26,9 @@ from dream.mixed.consistency import Account, kind
 from dream.mixed.consistency import agree as agree_with
 from dream.model_description.layout import Layout, check_same, unnumbered
 
+_SMALL = 1 << 16
+"""Bytes from which on an array is not worth copying."""
+
 
 def build(model: Any, engine: Engine, example: Any) -> None:
     """Build what is not built yet, and refuse what cannot be exact.
@@ -141,7 +144,7 @@ def agree_on(model: Any, optimizers: Sequence[Any], engine: Engine) -> None:
     check_same([layouts for layouts, _ in said])
     check_hyperparameters([own for _, own in said])
     variables = [*model.weights, *(v for o in optimizers for v in o.variables)]
-    take_rank_0s([*variables, *seeds_of(model)], engine.communicator)
+    take_rank_0s([*variables, *seeds_of(model)], engine.communicator, together=True)
 
 
 def take_weights(model: Any, engine: Engine) -> float:
@@ -152,16 +155,36 @@ def take_weights(model: Any, engine: Engine) -> float:
     return take_rank_0s(model.weights, engine.communicator)
 
 
-def take_rank_0s(variables: Sequence[Any], communicator: Communicator) -> float:
-    """Take rank 0's values in every rank's variables; return how far this rank's were from them."""
+def take_rank_0s(
+    variables: Sequence[Any], communicator: Communicator, *, together: bool = False
+) -> float:
+    """Take rank 0's values in every rank's variables; return how far this rank's were from them.
+    together: the small ones travel end to end, which ranks of another framework would not."""
     own = [np.asarray(v.numpy()) for v in variables]  # of one with a copy on every device, too
     kinds = [a.astype(kind(a.dtype.name), copy=False) for a in own]
-    values = communicator.broadcast(kinds)
+    values = _rank_0s(kinds, communicator) if together else communicator.broadcast(kinds)
     if communicator.rank == 0:
         return 0.0
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return max((difference(a, b) for a, b in zip(own, values, strict=True)), default=0.0)
+
+
+def _rank_0s(arrays: Sequence[NDArray[Any]], communicator: Communicator) -> list[NDArray[Any]]:
+    """Return rank 0's arrays. The small ones travel as bytes, joined: each by itself would take
+    some eager operations of a framework's at every fit's start."""
+    large = [i for i, array in enumerate(arrays) if not 0 < array.nbytes < _SMALL]
+    small = [i for i, array in enumerate(arrays) if 0 < array.nbytes < _SMALL]
+    if not small:
+        return list(communicator.broadcast(arrays))
+    ends = np.cumsum([arrays[i].nbytes for i in small], dtype=int)
+    joined = np.frombuffer(b"".join(arrays[i].tobytes() for i in small), np.uint8)
+    together, *alone = communicator.broadcast([joined, *(arrays[i] for i in large)])
+    found = dict(zip(large, alone, strict=True))
+    for i, end in zip(small, ends, strict=True):
+        own = arrays[i]
+        found[i] = together[end - own.nbytes : end].copy().view(own.dtype).reshape(own.shape)
+    return [found[i] for i in range(len(arrays))]
 
 
 def difference(own: NDArray[Any], first: NDArray[Any]) -> float:

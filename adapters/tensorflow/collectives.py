@@ -90,6 +90,9 @@ class Collectives(Wire):
         with tf.init_scope():
             with tf.device("CPU:0"):
                 self._number = tf.Variable(_FIRST_NUMBER, dtype=tf.int32, trainable=False)
+                # made once: eagerly each call would make them tensors, which takes as long as an op
+                numbers = {n: tf.constant(self._common[n]) for n in ("group_size", "group_key")}
+            self._eagerly = self._common | numbers
             self._order = tf.Variable(0.0, trainable=False)
 
     @property
@@ -159,7 +162,7 @@ class Collectives(Wire):
             instance_key=self._next(),
             ordering_token=[self._order.handle],
             **details,
-            **self._common,
+            **(self._eagerly if tf.executing_eagerly() else self._common),
         )
 
     def _next(self) -> tf.Tensor:

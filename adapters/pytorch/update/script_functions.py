@@ -14,7 +14,12 @@ from functools import wraps
 from typing import Any, final
 
 import torch
-from torch.autograd.function import BackwardCFunction, Function, FunctionMeta
+from torch.autograd.function import (
+    AUTOGRAD_FUNCTION_COUNTER,
+    BackwardCFunction,
+    Function,
+    FunctionMeta,
+)
 
 from dream._log import logger
 from dream.adapters.pytorch.private import FUNCTION
@@ -35,7 +40,7 @@ class ScriptFunctions:
 
     def __init__(self, times: Callable[[], int]) -> None:
         self._times = times
-        self._classes, self._some, self._said = 0, False, False
+        self._classes, self._some, self._said = "", False, False
         self._watch: Callable[..., None] | None = None
         self._inside: list[_Undone] = []
 
@@ -97,9 +102,9 @@ class ScriptFunctions:
         return self._some
 
     def _look(self) -> None:
-        """Look through all classes there are, where there are others than before. Torch has
-        hundreds: in a small model's step that would be felt."""
-        classes = len(Function.__subclasses__())
+        """Look through all classes there are, where some were made since. Torch has hundreds, whose
+        list alone a small model's step would feel: torch's own count of them is looked at."""
+        classes = repr(AUTOGRAD_FUNCTION_COUNTER)
         if classes != self._classes:
             self._classes, self._some = classes, any(map(_is_scripts, _below(Function)))
 

@@ -396,6 +396,13 @@ def test_a_node_knows_the_function_that_made_it() -> None:
     assert getattr(node, private.FUNCTION) is Doubled
 
 
+def test_classes_of_functions_are_counted_as_they_are_made() -> None:
+    """What `ScriptFunctions` looks at in each backward pass after the block."""
+    before = repr(torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER)
+    type("Made", (torch.autograd.Function,), {})
+    assert repr(torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER) != before
+
+
 def test_a_worker_is_told_its_number_by_a_place_of_torchs() -> None:
     owner, name, kind = private.worker_info()
     assert getattr(owner, name) is get_worker_info() is None
