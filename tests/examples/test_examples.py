@@ -214,11 +214,9 @@ def test_knobs_change_no_number():
 
 
 @AGAIN
-@pytest.mark.parametrize(
-    ("script", "backend", "left"), [("torch", "", 3), ("keras", "tensorflow", 2)]
-)
-def test_a_training_survives(script, backend, left):
+@pytest.mark.parametrize(("script", "backend"), [("torch", ""), ("keras", "tensorflow")])
+def test_a_training_survives(script, backend):
     """Without a rank, left and gone on with by others: the weights are those of one go."""
     found = output(backend, str(EXAMPLES / f"survive_{script}.py"))
-    assert re.findall(r"exit code (\d+)", found) == [*["85"] * left, "0"]
+    assert re.findall(r"exit code (\d+)", found) == ["85", "0"]
     assert float(re.findall(r"the weights differ by (\S+)", found)[0]) < 1e-6
