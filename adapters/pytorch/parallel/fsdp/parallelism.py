@@ -247,8 +247,8 @@ class FullyShardedModule(ShardedModule):
         self._prefetch.forward_came(self._units)
         return output
 
-    def _backward_came(self, gradient: torch.Tensor) -> None:
-        super()._backward_came(gradient)
+    def note_backward(self, gradient: torch.Tensor) -> None:
+        super().note_backward(gradient)
         self._prefetch.backward_came(self.module)
 
     def keep_gathered(self, keep: bool) -> None:
