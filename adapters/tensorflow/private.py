@@ -3,6 +3,10 @@ and held by tests/adapters/tensorflow/test_tf_private.py."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -50,6 +54,28 @@ def phases() -> list[PhaseRule]:
         PhaseRule(str(functions / "polymorphic_function.py"), Phase.STEP, ("__call__",)),
         PhaseRule(str(python / "eager" / "backprop.py"), Phase.BACKWARD, ("gradient", "jacobian")),
     ]
+
+
+_LOGS_FROM = re.compile(rb"_ZN4absl\d+lts_\d+14SetMinLogLevelENS0_18LogSeverityAtLeastE")
+"""Abseil's SetMinLogLevel, whose symbol has the day of its release in it."""
+
+
+def log_no_information() -> bool:
+    """Have TensorFlow's C++ log warnings and errors alone from here on, as TF_CPP_MIN_LOG_LEVEL=1
+    has, which is read at import and stands where a user sets it; DTensor logs each function that
+    it compiles. Return whether that could be done."""
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return True
+    library = Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    if not library.exists():
+        return False
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        found = _LOGS_FROM.search(text)
+        symbol = found.group().decode() if found else ""
+    log_from = getattr(ctypes.CDLL(str(library)), symbol, None) if symbol else None
+    if log_from is not None:
+        log_from(1)
+    return log_from is not None
 
 
 def read_copy(source: Any) -> Any:

@@ -98,9 +98,10 @@ def _wait(processes: Sequence[Process], events: Events, manner: Manner) -> signa
             return heard
         if passed > _TERM_SECONDS and not said:
             said = True
+            are, they, them = ("is", "It", "it") if len(left) == 1 else ("are", "They", "them")
             SCREEN.say(
-                f"{listed(left).capitalize()} are still shutting down. They may take {seconds:g} s "
-                "(--grace); Ctrl-C ends them at once."
+                f"{listed(left).capitalize()} {are} still shutting down. {they} may take "
+                f"{seconds:g} s (--grace); Ctrl-C ends {them} at once."
             )
         event = next_event(events, 0.05)
         if event is signal.SIGINT:

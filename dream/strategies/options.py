@@ -287,6 +287,11 @@ SHARDED = (
         mesh=True, frameworks=("torch",),
     ),
     Option(
+        "prefetch", int, None, "zero=2 and 3: parts of the model that are gathered ahead of the "
+        "one that computes, in forward and in backward; by default FSDP2 chooses",
+        minimum=0, mesh=True, frameworks=("torch",),
+    ),
+    Option(
         "find_unused", bool, False, "zero=1: look before backward for parameters that take no part "
         "in a step's loss; without it they are found after, which is as right",
         mesh=True, frameworks=("torch",),

@@ -193,6 +193,12 @@ _CONFLICTS = (
         "with. Use zero=3, or zero=2.",
     ),
     _Conflict(
+        ("zero", "prefetch"),
+        lambda o: o["zero"] == 1 and o["prefetch"] is not None,
+        "Under zero=1 parameters are whole, and nothing is gathered for a part. Use zero=3, or "
+        "zero=2.",
+    ),
+    _Conflict(
         ("static_graph", "find_unused"),
         lambda o: bool(o["static_graph"] and o["find_unused"]),
         "A static graph finds unused parameters by itself, once. Remove find_unused.",

@@ -14,6 +14,7 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.loss.sums import LossSums
 from dream.adapters.pytorch.private import be_whole, saved
 from dream.adapters.pytorch.update.same_numbers import Runs, SameNumbers, mark
 from dream.collectives import Communicator
@@ -51,6 +52,7 @@ class ReadNumbers:
         """runs: parameters that every rank has alike, with their gradients."""
         self._shares = shares
         self._same = SameNumbers(runs)
+        self._sums = LossSums()
         self._said = False
 
     def subscribe(self, hooks: Hooks) -> None:
@@ -74,6 +76,7 @@ class ReadNumbers:
                     mark(made)
                 elif keeps and whole:
                     made._dream_global = True  # of one memory with the loss
+                    self._sums.add(made)
                 return made
             return read(x, *args, **kwargs)
 
@@ -83,7 +86,7 @@ class ReadNumbers:
         """Whether every rank reads the same. This reads, too, what is not the loop's to read."""
         self._said = True
         try:
-            return self._same.gives(x)
+            return self._sums.give(x) or self._same.gives(x)
         finally:
             self._said = False
 

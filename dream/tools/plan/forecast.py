@@ -119,11 +119,12 @@ def messages_of(candidate: Candidate, rehearsals: Rehearsals) -> list[Message]:
 
 
 def _message(candidate: Candidate, one: Sending) -> Message:
-    """Gathering and reducing of shards travel behind the layers before and after them; what parts
-    of a layer add up is waited for."""
+    """Gathering and reducing of shards, and adding shards up over groups, travel behind the layers
+    before and after them; what parts of a layer add up is waited for."""
     mesh = candidate.mesh
     ranks, stride = (mesh.data, mesh.model) if one.axis == "data" else (mesh.model, 1)
-    hides = candidate.kind == "sharded" and one.operation in ("all_gather", "reduce_scatter")
+    travels = one.operation in ("all_gather", "reduce_scatter") or one.axis == "data"
+    hides = candidate.kind == "sharded" and travels
     behind = one.phase if hides and one.phase != "update" else "alone"
     return Message(one.operation, one.size, ranks, stride, one.count, behind)
 
@@ -310,9 +311,10 @@ def best(forecasts: Sequence[Forecast]) -> Forecast | None:
     return min(close, key=_complexity)
 
 
-def _complexity(one: Forecast) -> tuple[int, int, bool, int]:
-    kind = _SIMPLE.index(one.candidate.kind)
-    return kind, one.candidate.zero, one.candidate.offload, one.candidate.mesh.model
+def _complexity(one: Forecast) -> tuple[int, int, bool, bool, int]:
+    of = one.candidate
+    groups = of.kind == "sharded" and of.mesh.data > 1
+    return _SIMPLE.index(of.kind), of.zero, of.offload, groups, of.mesh.model
 
 
 def sentence(

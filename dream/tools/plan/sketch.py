@@ -69,7 +69,8 @@ class Candidate:
     def label(self) -> str:
         """For people."""
         if self.kind == "sharded":
-            return f"sharded, zero {self.zero}{', cpu_offload' * self.offload}"
+            groups = f"hybrid {self.mesh.data} x {self.mesh.model}, " if self.mesh.data > 1 else ""
+            return f"{groups}sharded, zero {self.zero}{', cpu_offload' * self.offload}"
         if self.kind in ("single", "mirrored"):
             return self.request
         mesh = f"hybrid {self.mesh.data} x {self.mesh.model}, " if self.mesh.data > 1 else ""
@@ -91,6 +92,9 @@ def candidates(
         far = devices > per_host
         found.append(Candidate("mirrored", Mesh(devices, 1), several_hosts=far))
         found += [Candidate("sharded", Mesh(1, devices), zero=zero) for zero in (1, 2, 3)]
+        if far and per_host > 1 and devices % per_host == 0:  # hybrid shards: a host holds all
+            hosts = Mesh(devices // per_host, per_host)
+            found.append(Candidate("sharded", hosts, zero=3, several_hosts=True))
     if offloads and batch >= devices:
         found.append(Candidate("sharded", Mesh(1, devices), zero=3, offload=True))
     for parts in _divisors(devices) if devices > 1 else ():

@@ -18,7 +18,8 @@ HERE = [
 ]
 SEEN_IN = "2.21"
 LOOK = """
-import inspect, json, threading
+import inspect, json, os, threading
+os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 import tensorflow as tf
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.parallel.sharding import dtensor
@@ -62,6 +63,7 @@ print(json.dumps({
     "scheduled": "self._being_scheduled = False" in inspect.getsource(
         inspect.getmodule(tf.distribute.ParameterServerStrategy)
     ),
+    "quiet": "TF_CPP_MIN_LOG_LEVEL" not in os.environ and private.log_no_information(),
     "lost": [name for name in dtensor.NAMES if not hasattr(dtensor._dtensor, name)],
 }))
 """
@@ -80,6 +82,7 @@ def test_tensorflow_has_what_dream_names() -> None:
         "resource": True,
         "library": True,
         "scheduled": True,
+        "quiet": True,
         "parts": [
             ["Batch", None],
             ["Map", None],

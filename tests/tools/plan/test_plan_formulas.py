@@ -212,7 +212,10 @@ def test_candidates_are_what_devices_batch_and_layers_allow() -> None:
     assert alone == ["single", "sharded:zero=3,cpu_offload=true"]
     few = [one.request for one in candidates(4, 2, 2, ("single", "mirrored"))]
     assert few == ["single"]
-    assert candidates(16, 8, 16, STRATEGY_KINDS)[1].request == "multi_worker_mirrored"
+    many = [one.request for one in candidates(16, 8, 16, STRATEGY_KINDS)]
+    assert many[1] == "multi_worker_mirrored"
+    assert "sharded:zero=3,data=2" in many
+    assert not any("data" in each for each in requests if each.startswith("sharded"))
 
 
 def test_copies_beyond_two_do_what_two_do() -> None:

@@ -49,6 +49,18 @@ def test_shards_hold_their_share_and_gather_the_rest(zero: int) -> None:
     assert sent["all_reduce"] == LOSS
 
 
+def test_groups_of_hybrid_shards_add_their_shards_up() -> None:
+    """Within a group as shards alone do; over the groups each rank's shard, behind backward."""
+    (alone,), (found,) = (
+        rehearse(Candidate("sharded", Mesh(data, 2), zero=3), 8) for data in (1, 2)
+    )
+    assert (found.parameters, found.gradients) == (alone.parameters, alone.gradients)
+    over = [one for one in found.sent if one.axis == "data"]
+    assert {(one.operation, one.phase) for one in over} == {("all_reduce", "backward")}
+    assert sum(one.count * one.size for one in over) == 4 * PARAMETERS // 2
+    assert given(alone) == given(replace(found, sent=[s for s in found.sent if s not in over]))
+
+
 def normalising() -> Any:
     model = nn.Sequential(
         nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),

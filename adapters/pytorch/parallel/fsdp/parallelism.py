@@ -12,7 +12,6 @@ from torch import distributed, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dream._adapter import Plan
@@ -28,6 +27,7 @@ from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import private
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
+from dream.adapters.pytorch.parallel.fsdp.prefetch import Prefetch
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     check_all_sharded,
     check_dtypes,
@@ -39,10 +39,11 @@ from dream.adapters.pytorch.parallel.fsdp.units import (
     UnitOrder,
     callable_itself,
     gathers_of,
+    make_whole,
     units_of,
     unsharded,
 )
-from dream.adapters.pytorch.parallel.fsdp.written import ForwardWrites
+from dream.adapters.pytorch.parallel.fsdp.written import ForwardWrites, without_views
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
@@ -57,7 +58,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     shard_loaded,
 )
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.private import current_backward, is_view, recomputing, tree_map
+from dream.adapters.pytorch.private import current_backward, recomputing
 from dream.collectives import Communicator
 
 
@@ -101,7 +102,13 @@ class FullySharded(Sharding):
     ) -> FullyShardedModule:
         reshard = self.plan.options["zero"] == 3
         return FullyShardedModule(
-            module, registry, inner, self.context, reshard=reshard, offload=self._offload
+            module,
+            registry,
+            inner,
+            self.context,
+            reshard=reshard,
+            offload=self._offload,
+            prefetch=Prefetch(self.plan.options["prefetch"]),
         )
 
     def make_mesh(self) -> tuple[DeviceMesh, ProcessGroup | None]:
@@ -179,8 +186,10 @@ class FullyShardedModule(ShardedModule):
         *,
         reshard: bool,
         offload: Offload | None = None,
+        prefetch: Prefetch | None = None,
     ) -> None:
         super().__init__(module, registry, inner, context)
+        self._prefetch = prefetch or Prefetch(None)
         self._reshard, self._offload = reshard, offload
         self._units: list[FSDPModule] = []
         self._resharded: list[FSDPModule] = []  # between forward and backward
@@ -229,8 +238,18 @@ class FullyShardedModule(ShardedModule):
         return [*self.sharded.values(), *self._gathered.values()]
 
     def reshard(self) -> None:
+        self._prefetch.forward_came(self._units)
         for unit in self._units:
             unit.reshard()
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().train(*args, **kwargs)
+        self._prefetch.forward_came(self._units)
+        return output
+
+    def note_backward(self, gradient: torch.Tensor) -> None:
+        super().note_backward(gradient)
+        self._prefetch.backward_came(self.module)
 
     def keep_gathered(self, keep: bool) -> None:
         """Leave what is gathered after a pass, for one through its gradients; or not.
@@ -263,11 +282,11 @@ class FullyShardedModule(ShardedModule):
         if isinstance(module, FSDPModule):
             return
         own = unsharded(module)
-        _make_whole(own)
+        make_whole(own)
         check_dtypes(module, own)
         writes, name = ForwardWrites(own), self._name_of(module)
         module.register_forward_hook(writes.ran)
-        module.register_forward_hook(_without_views)  # before FSDP2's own
+        module.register_forward_hook(without_views)  # before FSDP2's own
         policy = None if self._offload is None else self._offload.policy
         unit = fully_shard_in_place(module, self._mesh, reshard=reshard, offload=policy)
         spread = [getattr(part, name) for part, name in own]
@@ -285,11 +304,14 @@ class FullyShardedModule(ShardedModule):
         found = (name for name, part in self.module.named_modules() if part is unit)
         return next(found, "") or type(unit).__name__
 
-    def _running(self, name: str, own: Owned, spread: list[nn.Parameter], *_: Any) -> None:
+    def _running(
+        self, name: str, own: Owned, spread: list[nn.Parameter], unit: FSDPModule, *_: Any
+    ) -> None:
         """Know the parameters of a unit that is about to run, gathered. spread: those in shards."""
         order = self._backward.stamped
         if isinstance(order, UnitOrder) and torch.is_grad_enabled():
             order.ran(name)
+            self._prefetch.ran(unit)
         for (module, name), shards in zip(own, spread, strict=True):
             parameter = getattr(module, name)
             if id(parameter) not in self._gathered:
@@ -314,29 +336,8 @@ class PendingCopy(CallHook):
         return self._registry.distribute(self.module)(*args, **kwargs)
 
 
-def _without_views(_: nn.Module, __: Any, output: Any) -> Any:
-    """Clone views: FSDP2 hooks what a unit gives, and changed in place, a view would lose that
-    hook, and backward would begin without the unit's parameters."""
-    return tree_map(_without_view, output)
-
-
-def _without_view(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.requires_grad and is_view(value):
-        return value.clone()
-    return value
-
-
 def _by_id(module: nn.Module) -> dict[int, nn.Parameter]:
     return {id(parameter): parameter for parameter in module.parameters()}
-
-
-def _make_whole(own: Owned) -> None:
-    """Gather what copies of sharded modules hold: FSDP2 begins with whole parameters."""
-    for module, name in own:
-        parameter = getattr(module, name)
-        if isinstance(parameter, DTensor):
-            whole = nn.Parameter(parameter.full_tensor(), requires_grad=parameter.requires_grad)
-            setattr(module, name, whole)
 
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -37,6 +37,18 @@ def end_backward(units: Iterable[Any]) -> None:
             state._root_post_backward_final_callback()
 
 
+def drop_gathers(units: Iterable[Any]) -> None:
+    """Wait for what was gathered ahead and is not in use, and let go of it."""
+    from torch.distributed.fsdp import fully_shard  # which takes a while
+
+    for unit in units:
+        state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
+        for group in state._fsdp_param_groups:
+            if group._all_gather_result is not None:
+                group.wait_for_unshard()
+                group.reshard()
+
+
 def original_class(module: nn.Module) -> type[nn.Module]:
     """Return the user's class of a module that FSDP2 shards, by its renamed class."""
     original: type[nn.Module] = type(module).__mro__[_FSDP_ORIGINAL + 1]

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.private import own_parameters
@@ -91,6 +92,15 @@ def gathers_of(part: nn.Module, units: Sequence[FSDPModule]) -> list[FSDPModule]
 def unsharded(module: nn.Module) -> Owned:
     """List (module, name) of each parameter that FSDP2 would shard with the module."""
     return [(part, name) for part in _managed(module, module) for name, _ in own_parameters(part)]
+
+
+def make_whole(own: Owned) -> None:
+    """Gather what copies of sharded modules hold: FSDP2 begins with whole parameters."""
+    for module, name in own:
+        parameter = getattr(module, name)
+        if isinstance(parameter, DTensor):
+            whole = nn.Parameter(parameter.full_tensor(), requires_grad=parameter.requires_grad)
+            setattr(module, name, whole)
 
 
 def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:

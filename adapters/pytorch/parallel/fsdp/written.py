@@ -11,7 +11,7 @@ from torch import nn
 from dream._errors import Unsupported
 from dream.adapters.pytorch.drift import digests
 from dream.adapters.pytorch.parallel.fsdp.units import Owned
-from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.private import is_view, recomputing, tree_map
 
 _FIRST = 4
 """Training calls that are looked at; from then on those whose number has doubled."""
@@ -57,3 +57,15 @@ class ForwardWrites:
 
     def _digests(self) -> torch.Tensor:
         return digests([getattr(module, name) for module, name in self._own])
+
+
+def without_views(_: nn.Module, __: Any, output: Any) -> Any:
+    """Clone views: FSDP2 hooks what a unit gives, and changed in place, a view would lose that
+    hook, and backward would begin without the unit's parameters."""
+    return tree_map(_without_view, output)
+
+
+def _without_view(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad and is_view(value):
+        return value.clone()
+    return value

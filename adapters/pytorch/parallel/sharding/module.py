@@ -244,7 +244,7 @@ class ShardedModule(DistributedModule, Bearer):
             self._waits = False
         for leaf in leaves:
             if not leaf.is_leaf:
-                leaf.register_hook(self._backward_came)
+                leaf.register_hook(self.note_backward)
         return output
 
     def _tell_unstepped(self) -> None:
@@ -289,7 +289,7 @@ class ShardedModule(DistributedModule, Bearer):
             self.registry.inside = False
             self.reshard()
 
-    def _backward_came(self, _: torch.Tensor) -> None:
+    def note_backward(self, _: torch.Tensor) -> None:
         self.backwards.came()
         self._came = True
         self._waits = self._backward.installed

@@ -142,9 +142,10 @@ def _dealt_to(candidate: Candidate, here: World) -> distributed.ProcessGroup | N
 def _root(
     candidate: Candidate, here: World, model: nn.Module, registry: ModuleRegistry
 ) -> ShardedModule:
+    groups = candidate.kind == "sharded" and here.place.mesh.data > 1
     context = ShardContext(
-        SplitParameters(registry), WeighedBackward(registry.communicator), here.devices["model"],
-        _DEVICE, _dealt_to(candidate, here),
+        SplitParameters(registry), WeighedBackward(registry.communicator),
+        here.devices if groups else here.devices["model"], _DEVICE, _dealt_to(candidate, here),
     )  # fmt: skip
     if candidate.kind == "sharded":
         return FullyShardedModule(model, registry, None, context, reshard=candidate.zero == 3)

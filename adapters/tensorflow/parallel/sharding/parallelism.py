@@ -17,7 +17,7 @@ from dream._errors import Unsupported
 from dream._topology import Mesh, Topology
 from dream.adapters.keras import recompute
 from dream.adapters.keras.optimizer import check_scaled
-from dream.adapters.tensorflow import collectives, evaluate, runtime
+from dream.adapters.tensorflow import collectives, evaluate, private, runtime
 from dream.adapters.tensorflow.cluster import join_mesh
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.parallel.sharding import dtensor
@@ -63,6 +63,7 @@ class MeshParallelism(SplitParallelism):
             join_mesh(plan.cluster)
             self._communicator = collectives.everyone(plan.cluster, "auto")
             make = dtensor.distributed_mesh
+        private.log_no_information()
         mesh = make({DATA: axes.data, MODEL: axes.model}, devices)
         self._topology = Topology.of(plan.cluster, num_replicas=axes.size, device=devices[0])
         self.global_batches = GlobalBatches(self.communicator)

@@ -133,6 +133,37 @@ def kept_and_averaged() -> None:
         print(sum(map(float, losses)) / len(losses), file=DEVNULL)
 
 
+Added = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def added_up(add: Added, *, by: str = "batches") -> Callable[[], None]:
+    """add: what of a loss and its rows is added up. by: what the sum is then divided by."""
+
+    def script() -> None:
+        model, batches = net()
+        for _ in range(2):
+            running, many = torch.zeros(()), 0
+            for x, y in batches:
+                loss = F.mse_loss(model(x)[:, 0], y)
+                loss.backward()  # type: ignore[no-untyped-call]
+                running += add(loss, x)
+                many += 1
+            mean = running / (many if by == "batches" else len(DATA))
+            print(mean.item(), file=DEVNULL)
+
+    return script
+
+
+def mean_so_far() -> None:
+    model, batches = net()
+    running = torch.zeros(())
+    for at, (x, y) in enumerate(batches):
+        loss = F.mse_loss(model(x)[:, 0], y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        running = running + loss.detach()
+        print((running / (at + 1)).item(), file=DEVNULL)
+
+
 def without_modules(*, read: bool) -> None:
     weight = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.1)
@@ -174,6 +205,8 @@ QUIET: Scripts = {
     "the last loss beside a size": last_loss_beside_a_size,
     "without modules": lambda: without_modules(read=False),
     "detached and averaged": kept_and_averaged,
+    "a sum of losses by batches": added_up(lambda loss, _: loss.detach()),
+    "a mean so far": mean_so_far,
 }
 OWN: Scripts = {
     "rows and parameters": at_steps(of_rows_and_parameters),
@@ -187,6 +220,9 @@ OWN: Scripts = {
     ),
     "weighed in micro-batches": weighed_in_micro_batches,
     "kept and weighed": lambda: kept_and_weighed(detached=False),
+    "a sum weighed by rows": added_up(lambda loss, x: loss.detach() * len(x), by="rows"),
+    "a sum of rows by batches": added_up(lambda _, x: x.mean().detach()),
+    "answers by batches": added_up(lambda _, x: (x > 0.2).float().mean()),
     "detached and weighed": lambda: kept_and_weighed(detached=True),
     "without modules, a sum of losses": lambda: without_modules(read=True),
 }
