@@ -266,7 +266,7 @@ class DistributedModule(CallHook):
         self.registry.inside = True
         self._parts = 1 if share is None else share.parts
         draws = self.registry.draws
-        draws.begin(self.module, share)
+        draws.begin(self.module, share, (args, kwargs))
         try:
             if empty:
                 return call_empty(self.module, forward, args, kwargs)

@@ -260,6 +260,17 @@ class Shares:
         """Whether a loader has handed out this very tensor."""
         return self.marks.itself(x) is not None
 
+    def given_as(self, x: object) -> Share | None:
+        """That of a tensor which a loader has handed out."""
+        mark = self.marks.itself(x)
+        return None if mark is None or mark.share.parts < 2 else mark.share
+
+    def newest(self) -> list[Share]:
+        """Those of the batches that the loop has read last of each loader that it reads."""
+        readings = reversed(self._readings.values())
+        shares = (reading.newest for reading in readings if not (reading.apart or reading.ended))
+        return [share for share in shares if share is not None and share.parts > 1]
+
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""
         reading = self._readings.setdefault(id(self), PassReading())

@@ -15,12 +15,12 @@ import torch
 from dream._log import logger
 from dream._patches import in_this_context
 from dream.adapters.pytorch.hooks import DrawKind
-from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.current import Found, current
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
 from dream.adapters.pytorch.randomness.sites import of_parameters
 
 Own = Callable[..., Any]
-Found = tuple[Rows, Place]
 
 
 def standing_for(kind: DrawKind, name: str, own: Own) -> Own:
@@ -37,8 +37,8 @@ def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     """Find them in a shape, of a tensor that is made: beside a model's call too."""
     rows = current.rows
     if rows is not None:
-        place = current.memory.place(name, shape, rows)
-        return None if place is None or of_parameters(x) else (rows, place)
+        found = current.memory.find(name, shape, rows)
+        return None if found is None or of_parameters(x) else found
     if current.outside is None or of_parameters(x):
         return None
     rows = current.outside(shape, x, name)
@@ -318,6 +318,53 @@ def _pick(name: str, own: Own) -> Own:
     return wrapped
 
 
+def _join(name: str, own: Own) -> Own:
+    """What puts tensors one after another."""
+    flat = name == "stack"
+
+    @wraps(own)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        made = own(*args, **kwargs)
+        along = kwargs or (len(args) > 1 and args[1] != 0)
+        if (along and not _is_first(args, kwargs)) or torch.compiler.is_compiling():
+            return made
+        pieces = args[0] if args else kwargs.get("tensors")
+        if isinstance(pieces, (list, tuple)):
+            joins.note(made, pieces, flat=flat)
+        return made
+
+    return wrapped
+
+
+def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether tensors are put one after another along dim 0."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+    return dim == 0 and kwargs.get("out") is None
+
+
+def _repeat(name: str, own: Own) -> Own:
+    """What puts a tensor several times after itself."""
+    del name
+
+    @wraps(own)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = own(self, *args, **kwargs)
+        if kwargs or not args or torch.compiler.is_compiling():
+            return made
+        times = args[0] if isinstance(args[0], (tuple, list)) else args
+        more = len(times) - self.dim()
+        if type(times[0]) is int and 1 < times[0] <= _TIMES and more in (0, 1):
+            if not more or (len(times) > 1 and times[1] == 1):
+                joins.note(made, [self] * times[0], flat=bool(more))
+        return made
+
+    return wrapped
+
+
+_TIMES = 64
+"""Views of a batch, at most."""
+
+
 def _again(name: str, own: Own) -> Own:
     """What computes again in backward, on a GPU in a thread of torch's. name: for its kind."""
     del name
@@ -341,5 +388,7 @@ _KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
     "normal": _normal,
     "attention": _attention,
     "pick": _pick,
+    "join": _join,
+    "repeat": _repeat,
     "again": _again,
 }

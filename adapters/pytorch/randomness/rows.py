@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -25,16 +25,31 @@ class Place:
 @final
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A rank's rows of a global batch: `cut` of it are `count` of `total`."""
+    """A rank's rows of a global batch: `cut` of it are `count` of `total`.
+
+    runs: batches, or views of one, that were joined one after another, if these are such. flat:
+    only what has no more rows than they do has them. joined: what a call has of its batch's rows
+    that were joined, those that it was given first.
+    """
 
     cut: slice
     count: int
     total: int
+    runs: tuple[Rows, ...] = ()
+    flat: bool = False
+    joined: list[Rows] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, share: Share) -> Rows:
         """Those of a share, or of one of its micro-batches."""
         return cls(share.cut, share.count, share.total)
+
+    @classmethod
+    def join(cls, runs: Sequence[Rows], *, flat: bool = False) -> Rows:
+        """Those of several, one after another."""
+        parts = tuple(replace(x, joined=[]) for run in runs for x in (run.runs or (run,)))
+        count, total = sum(x.count for x in parts), sum(x.total for x in parts)
+        return cls(slice(0), count, total, parts, flat)
 
     def find(self, shape: Sequence[int]) -> Place | None:
         """Find the rows in a shape: a dim of just as many, or dim 0 of several for each."""
@@ -61,35 +76,37 @@ class Rows:
 
     def take(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
         """Return this rank's rows of a tensor of the global batch, as a tensor of their own."""
+        if self.runs:
+            parts = zip(self.runs, self._split(whole, place), strict=True)
+            return torch.cat([run.take(part, place) for run, part in parts], place.dim)
         if place.dim == 1:
             return whole[:, self.cut].contiguous()
-        return self._grouped(whole, place)[self._index(place)].reshape(
-            place.each * self.count, *whole.shape[1:]
-        )
+        rows = self._grouped(whole, place)[self.cut]
+        return rows.reshape(place.each * self.count, *whole.shape[1:])
 
     def put(self, whole: torch.Tensor, rows: torch.Tensor, place: Place) -> None:
         """Write this rank's rows into a tensor of the global batch."""
-        if place.dim == 1:
+        if self.runs:
+            own = rows.split([place.each * run.count for run in self.runs], place.dim)
+            for run, part, mine in zip(self.runs, self._split(whole, place), own, strict=True):
+                run.put(part, mine, place)
+        elif place.dim == 1:
             whole[:, self.cut] = rows
-            return
-        view = self._grouped(whole, place)
-        part = view[self._index(place)]
-        view[self._index(place)] = rows.reshape(part.shape)
+        else:
+            part = self._grouped(whole, place)[self.cut]
+            part.copy_(rows.reshape(part.shape))
 
     def index(self, place: Place, device: torch.device) -> torch.Tensor:
         """Return the numbers of this rank's rows along the place's dim."""
         numbers = torch.arange(place.each * self.total if place.dim == 0 else self.total)
-        return self.take(numbers, Place(0, place.each, place.copies)).to(device)
+        return self.take(numbers, Place(0, place.each)).to(device)
+
+    def _split(self, whole: torch.Tensor, place: Place) -> Sequence[torch.Tensor]:
+        return whole.split([place.each * run.total for run in self.runs], place.dim)
 
     def _grouped(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
         """Dim 0 as samples and rows of each, in the order in which they lie."""
-        if place.each == 1:
-            return whole
-        groups = (place.each, self.total) if place.copies else (self.total, place.each)
-        return whole.view(*groups, *whole.shape[1:])
-
-    def _index(self, place: Place) -> tuple[slice, ...]:
-        return (slice(None), self.cut) if place.copies and place.each > 1 else (self.cut,)
+        return whole if place.each == 1 else whole.view(self.total, place.each, *whole.shape[1:])
 
 
 def empty_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -1,0 +1,160 @@
+"""Rows that a script, or a model, puts one after another: two views of a batch, or the batches of
+two loaders, which a model is then called on as one. They lie view after view, and batch after
+batch: what is drawn for them is too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, final
+from weakref import ref
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.rows import Rows
+from dream.data.partition import Share
+
+_MOST = 256
+"""Joins that are remembered by their sizes."""
+_UNKNOWN = (
+    "a model is called on %d rows that were joined of %s, and several batches have as many: dream "
+    "takes them for the newest, so what is drawn for them may not be that of one device"
+)
+
+
+@final
+class Join(NamedTuple):
+    """What was joined. lengths: rows of each piece; shares: of those that a loader gave. flat:
+    they were stacked, to be made one dim."""
+
+    lengths: tuple[int, ...]
+    shares: tuple[Share | None, ...]
+    trains: bool
+    flat: bool = False
+
+
+@final
+class Joins:
+    """What was joined of late. share_of: that of a tensor which a loader gave."""
+
+    def __init__(self) -> None:
+        self.share_of: Callable[[object], Share | None] = lambda _: None
+        self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
+        self._sizes: dict[tuple[int, ...], Join] = {}
+        self._given: dict[int, Rows | None] = {}
+        self._told = False
+
+    def forget(self) -> None:
+        """A block begins or ends."""
+        self._made.clear()
+        self._sizes.clear()
+        self._given.clear()
+        self.share_of = lambda _: None
+
+    def note(self, made: object, pieces: Sequence[object], *, flat: bool = False) -> None:
+        """`made` is these, one after another along dim 0; flat: along a dim of its own."""
+        if current.thread.reads or len(pieces) < 2 or not isinstance(made, torch.Tensor):
+            return
+        given = [x for x in pieces if isinstance(x, torch.Tensor) and x.dim()]
+        if len(given) < len(pieces) or any(isinstance(x, torch.nn.Parameter) for x in given):
+            return
+        if (rows := current.rows) is not None:
+            _note_within(rows, [len(x) for x in given], flat=flat)
+            return
+        parts = [part for x in given for part in self._parts_of(x)]
+        lengths, shares = zip(*parts, strict=True)
+        join = Join(lengths, shares, made.requires_grad, flat)
+        if not flat:
+            key = id(made)
+            self._made[key] = ref(made, lambda _: self._made.pop(key, None)), join
+        sizes = (sum(lengths), *given[0].shape[1:])
+        self._sizes.pop(sizes, None)
+        self._sizes[sizes] = join  # the newest is the last
+        if len(self._sizes) > _MOST:
+            del self._sizes[next(iter(self._sizes))]
+
+    def _parts_of(self, x: torch.Tensor) -> Iterator[tuple[int, Share | None]]:
+        join = self._itself(x)
+        if join is None:
+            yield len(x), self.share_of(x)
+        else:
+            yield from zip(join.lengths, join.shares, strict=True)
+
+    def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
+        """A call on these begins. rows: of the share that it is of; others: of the batches that the
+        loop has beside it. Returns of how many pieces its rows are."""
+        rows.joined.clear()
+        for x in given:
+            found = self._rows_of(x, rows, others) if x.dim() and len(x) != rows.count else None
+            if found is not None:
+                rows.joined.append(found)
+            if len(self._given) > _MOST:
+                self._given.clear()
+            self._given[len(x) if x.dim() else 0] = found
+            if found is not None:
+                return len(found.runs)
+        return 0
+
+    def rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
+        """The rows of a tensor that the loop draws for; None where it is none that was joined."""
+        return self._rows_of(x, rows, others) if x.dim() and len(x) != rows.count else None
+
+    def _rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
+        share = self.share_of(x)
+        join = self._of(x) if share is None or share.count != len(x) else None
+        if join is not None:
+            return self._resolved(join, [rows, *others])
+        return self._given.get(len(x)) if x.requires_grad else None
+
+    def _of(self, x: torch.Tensor) -> Join | None:
+        """That which a tensor is of: itself, by its memory or its sizes; or by its length, where it
+        may have been made of what was joined."""
+        join = self._itself(x) or self._sizes.get(tuple(x.shape))
+        if join is not None or x.requires_grad:
+            return join
+        for held, each in self._made.values():
+            made = held()
+            if made is not None and made.data_ptr() == x.data_ptr() and sum(each.lengths) == len(x):
+                return each
+        newest = reversed(self._sizes.items())
+        fits = (each for sizes, each in newest if sizes[0] == len(x) and len(sizes) > 1)
+        return next((each for each in fits if not each.trains), None)
+
+    def _itself(self, x: torch.Tensor) -> Join | None:
+        held, join = self._made.get(id(x), (None, None))
+        return join if held is not None and held() is x else None
+
+    def _resolved(self, join: Join, known: Sequence[Rows]) -> Rows | None:
+        """Find which rows each piece has; None where one has none of a batch."""
+        runs = []
+        for length, share in zip(join.lengths, join.shares, strict=True):
+            fits = [each for each in known if each.count == length]
+            if share is not None and share.count == length:
+                fits = [Rows.of(share)]
+            if not fits:
+                return None
+            if len({each.total for each in fits}) > 1:
+                self._tell(join)
+            runs.append(fits[0])
+        return Rows.join(runs, flat=join.flat)
+
+    def _tell(self, join: Join) -> None:
+        if not self._told:
+            self._told = True
+            parts = " and ".join(str(n) for n, _ in groupby(join.lengths))
+            logger.info(_UNKNOWN, sum(join.lengths), parts)
+
+
+def _note_within(rows: Rows, lengths: Sequence[int], *, flat: bool) -> None:
+    """A model has joined rows of its batch."""
+    known = {each.count: each for each in (rows, *reversed(rows.joined))}
+    runs = [known[n] for n in lengths if n in known]
+    if len(runs) == len(lengths):
+        found = Rows.join(runs, flat=flat)
+        if found not in rows.joined:
+            rows.joined.append(found)
+
+
+joins = Joins()
