@@ -342,7 +342,7 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
     ("pick", (torch,), ("randperm",)),
     ("join", (torch,), ("cat", "concat", "concatenate", "vstack", "row_stack", "stack")),
-    ("repeat", (torch.Tensor,), ("repeat", "tile")),
+    ("repeat", (torch.Tensor,), ("repeat", "tile", "expand")),
     ("repeat", (torch,), ("tile",)),
     ("again", (torch.utils.checkpoint,), ("checkpoint",)),
 )  # fmt: skip

@@ -110,8 +110,9 @@ class Shares:
         if (mark := self.marks.itself(like)) is not None:
             return mark.share
         readings = [*reversed(self._readings.values())]
-        read = next((each for each in readings if not (each.apart or each.ended)), None)
-        if read is not None and not self.marks.several:
+        open_ = [each for each in readings if not (each.apart or each.ended)]
+        read = open_[0] if open_ else None
+        if read is not None and len(open_) == 1 and not self.marks.several:
             return read.newest
         apart = next((each for each in readings if each.apart), None)
         mark = self.held.now() if apart is None else self._held_of_thread()

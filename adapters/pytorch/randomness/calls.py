@@ -150,7 +150,7 @@ class CallDraws:
         if seen.share is not share and seen.share != share or seen.rows is None:
             seen.share, seen.rows = share, Rows.of(share)
         pieces = 0
-        if not seen.quiet:
+        if joins.wanted or not seen.quiet:
             leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
             pieces = joins.begin(leaves, seen.rows, self._of_others(share))
         current.memory, current.divided = seen.memories.setdefault(pieces, RowMemory()), False
@@ -271,10 +271,8 @@ class CallDraws:
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
             return None
-        if isinstance(like, torch.Tensor) and shape[0] != share.count:
-            joined = joins.rows_of(like, Rows.of(share), self._of_others(share))
-            if joined is not None and joined.count == shape[0]:
-                return joined
+        if shape[0] != share.count and (joined := self._joined(shape[0], like, share)):
+            return joined
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         parameters = self._modes.parameters(shape) if shape[0] == share.count else []
         if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
@@ -286,6 +284,16 @@ class CallDraws:
         if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
+
+    def _joined(self, length: int, like: object, share: Share) -> Rows | None:
+        """The rows that a draw of this length is for, where they were joined."""
+        given = Rows.of(share), self._of_others(share)
+        if isinstance(like, torch.Tensor):
+            found = joins.rows_of(like, *given)
+        else:
+            found = joins.of_length(length, *given)
+            found = found if found is not None and self._sites.reads_length() else None
+        return found if found is not None and found.count == length else None
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
         """The script has drawn what is no share's."""

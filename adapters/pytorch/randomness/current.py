@@ -12,7 +12,7 @@ import torch
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.private import recomputing
-from dream.adapters.pytorch.randomness.rows import Place, Rows
+from dream.adapters.pytorch.randomness.rows import Place, Rows, lie_apart
 
 State = list[torch.Tensor]
 _MOST = 1000
@@ -67,9 +67,10 @@ class RowMemory:
         self._fixed: set[tuple[str, tuple[int, ...]]] = set()
         self._known: dict[tuple[str, int, tuple[int, ...]], tuple[int, Place]] = {}
 
-    def find(self, name: str, shape: Sequence[int], rows: Rows) -> Found | None:
+    def find(self, name: str, shape: Sequence[int], rows: Rows, x: object = None) -> Found | None:
         """Find the batch's rows in a shape that a call draws. Where the sizes leave a doubt, and
-        on a rank without rows, it goes by what was drawn before."""
+        on a rank without rows, it goes by what was drawn before. x: the tensor that it draws for,
+        if any."""
         among = (*rows.joined, rows) if rows.joined else (rows,)
         for dim in (0, 1):
             runs, place = self._known.get((name, dim, _without(shape, dim)), (0, None))
@@ -80,7 +81,10 @@ class RowMemory:
         found = None if size in self._fixed else _found_among(among, shape)
         if found is not None:
             of, place = found
-            if of.count:
+            apart = lie_apart(x, of.count, place.each) if place.each > 1 else False
+            if apart:
+                found = of, (place := Place(0, place.each, copies=True))
+            if of.count and apart is not None:
                 self._known[name, place.dim, _without(shape, place.dim)] = len(of.runs), place
         elif rows.count and len(self._fixed) < _MOST:
             self._fixed.add(size)

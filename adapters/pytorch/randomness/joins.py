@@ -37,13 +37,16 @@ class Join(NamedTuple):
 
 @final
 class Joins:
-    """What was joined of late. share_of: that of a tensor which a loader gave."""
+    """What was joined of late. share_of: that of a tensor which a loader gave. wanted: whether
+    anything is drawn for a batch's rows."""
 
     def __init__(self) -> None:
+        self.wanted = False
         self.share_of: Callable[[object], Share | None] = lambda _: None
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
+        self._seen: dict[tuple[int, ...], int] = {}
         self._told = False
 
     def forget(self) -> None:
@@ -51,7 +54,14 @@ class Joins:
         self._made.clear()
         self._sizes.clear()
         self._given.clear()
+        self._seen.clear()
+        self.wanted = False
         self.share_of = lambda _: None
+
+    def saw(self, x: torch.Tensor, copies: int) -> None:
+        """A model is called on so many views of a batch, as was seen by what comes of half of it:
+        however they were joined."""
+        self._seen[(x.dim(), *x.shape[1:])] = copies
 
     def note(self, made: object, pieces: Sequence[object], *, flat: bool = False) -> None:
         """`made` is these, one after another along dim 0; flat: along a dim of its own."""
@@ -87,7 +97,7 @@ class Joins:
         loop has beside it. Returns of how many pieces its rows are."""
         rows.joined.clear()
         for x in given:
-            found = self._rows_of(x, rows, others) if x.dim() and len(x) != rows.count else None
+            found = self.rows_of(x, rows, others)
             if found is not None:
                 rows.joined.append(found)
             if len(self._given) > _MOST:
@@ -99,28 +109,40 @@ class Joins:
 
     def rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
         """The rows of a tensor that the loop draws for; None where it is none that was joined."""
-        return self._rows_of(x, rows, others) if x.dim() and len(x) != rows.count else None
-
-    def _rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
-        share = self.share_of(x)
-        join = self._of(x) if share is None or share.count != len(x) else None
+        if not x.dim() or (len(x) == rows.count > 0):
+            return None
+        share, join = self.share_of(x), self._itself(x)
+        if join is None and share is not None and share.count == len(x):
+            return None
+        copies = self._seen.get((x.dim(), *x.shape[1:]), 0) if join is None else 0
+        if copies and len(x) == copies * rows.count:
+            return Rows.join([rows] * copies)
+        join = join or self._of(x)
         if join is not None:
             return self._resolved(join, [rows, *others])
         return self._given.get(len(x)) if x.requires_grad else None
 
+    def of_length(self, length: int, rows: Rows, others: Iterable[Rows]) -> Rows | None:
+        """The rows of what was joined last of those of a length; None where nothing was."""
+        join = self._newest(length)
+        return None if join is None else self._resolved(join, [rows, *others])
+
+    def _newest(self, length: int) -> Join | None:
+        newest = reversed(self._sizes.items())
+        fits = (each for sizes, each in newest if sizes[0] == length and len(sizes) > 1)
+        return next((each for each in fits if not each.trains), None)
+
     def _of(self, x: torch.Tensor) -> Join | None:
-        """That which a tensor is of: itself, by its memory or its sizes; or by its length, where it
-        may have been made of what was joined."""
-        join = self._itself(x) or self._sizes.get(tuple(x.shape))
+        """That which a tensor is of by its memory or its sizes; or by its length, where it may have
+        been made of what was joined."""
+        join = self._sizes.get(tuple(x.shape))
         if join is not None or x.requires_grad:
             return join
         for held, each in self._made.values():
             made = held()
             if made is not None and made.data_ptr() == x.data_ptr() and sum(each.lengths) == len(x):
                 return each
-        newest = reversed(self._sizes.items())
-        fits = (each for sizes, each in newest if sizes[0] == len(x) and len(sizes) > 1)
-        return next((each for each in fits if not each.trains), None)
+        return self._newest(len(x))
 
     def _itself(self, x: torch.Tensor) -> Join | None:
         held, join = self._made.get(id(x), (None, None))

@@ -36,8 +36,9 @@ def _found(name: str, x: Any) -> Found | None:
 def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     """Find them in a shape, of a tensor that is made: beside a model's call too."""
     rows = current.rows
+    joins.wanted = True
     if rows is not None:
-        found = current.memory.find(name, shape, rows)
+        found = current.memory.find(name, shape, rows, x)
         return None if found is None or of_parameters(x) else found
     if current.outside is None or of_parameters(x):
         return None
@@ -313,7 +314,7 @@ def _pick(name: str, own: Own) -> Own:
             )
         with current.together():
             whole = own(rows.total, *args, **kwargs)
-        return whole[rows.cut].argsort()
+        return rows.take(whole, Place(0)).argsort()
 
     return wrapped
 
@@ -343,8 +344,8 @@ def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _repeat(name: str, own: Own) -> Own:
-    """What puts a tensor several times after itself."""
-    del name
+    """What puts a tensor several times after itself, or is to be."""
+    once = -1 if name == "expand" else 1
 
     @wraps(own)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -353,9 +354,11 @@ def _repeat(name: str, own: Own) -> Own:
             return made
         times = args[0] if isinstance(args[0], (tuple, list)) else args
         more = len(times) - self.dim()
-        if type(times[0]) is int and 1 < times[0] <= _TIMES and more in (0, 1):
-            if not more or (len(times) > 1 and times[1] == 1):
-                joins.note(made, [self] * times[0], flat=bool(more))
+        if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
+            if times[1] == once or (name == "expand" and times[1] == len(self)):
+                joins.note(made, [self] * times[0], flat=True)
+        elif not more and name != "expand" and 1 < times[0] <= _TIMES:
+            joins.note(made, [self] * times[0])
         return made
 
     return wrapped

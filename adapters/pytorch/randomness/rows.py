@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -76,6 +76,9 @@ class Rows:
 
     def take(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
         """Return this rank's rows of a tensor of the global batch, as a tensor of their own."""
+        if place.copies:
+            copies = whole.split(self.total)
+            return torch.cat([self.take(each, Place(0)) for each in copies])
         if self.runs:
             parts = zip(self.runs, self._split(whole, place), strict=True)
             return torch.cat([run.take(part, place) for run, part in parts], place.dim)
@@ -86,7 +89,11 @@ class Rows:
 
     def put(self, whole: torch.Tensor, rows: torch.Tensor, place: Place) -> None:
         """Write this rank's rows into a tensor of the global batch."""
-        if self.runs:
+        if place.copies:
+            copies = zip(whole.split(self.total), rows.split(self.count), strict=True)
+            for each, mine in copies if self.count else ():
+                self.put(each, mine, Place(0))
+        elif self.runs:
             own = rows.split([place.each * run.count for run in self.runs], place.dim)
             for run, part, mine in zip(self.runs, self._split(whole, place), own, strict=True):
                 run.put(part, mine, place)
@@ -99,7 +106,7 @@ class Rows:
     def index(self, place: Place, device: torch.device) -> torch.Tensor:
         """Return the numbers of this rank's rows along the place's dim."""
         numbers = torch.arange(place.each * self.total if place.dim == 0 else self.total)
-        return self.take(numbers, Place(0, place.each)).to(device)
+        return self.take(numbers, Place(0, place.each, place.copies)).to(device)
 
     def _split(self, whole: torch.Tensor, place: Place) -> Sequence[torch.Tensor]:
         return whole.split([place.each * run.total for run in self.runs], place.dim)
@@ -107,6 +114,26 @@ class Rows:
     def _grouped(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
         """Dim 0 as samples and rows of each, in the order in which they lie."""
         return whole if place.each == 1 else whole.view(self.total, place.each, *whole.shape[1:])
+
+
+_NODES = 64
+"""Operations that are looked at."""
+
+
+def lie_apart(x: object, count: int, each: int) -> bool | None:
+    """Whether a tensor's `each` rows of a sample lie apart, as heads before samples, or steps of
+    time: by what its dim 0 was before it was made one. None where sizes leave a doubt."""
+    waiting, seen = [getattr(x, "grad_fn", None)], set[Any]()
+    while waiting and len(seen) < _NODES:
+        node = waiting.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        sizes = getattr(node, "_saved_self_sym_sizes", ()) if "View" in node.name() else ()
+        if sizes[:2] in ((count, each), (each, count)):
+            return None if each == count else sizes[0] == each
+        waiting += [parent for parent, _ in node.next_functions]
+    return False
 
 
 def empty_for(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
