@@ -271,7 +271,8 @@ class CallDraws:
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
             return None
-        if shape[0] != share.count and (joined := self._joined(shape[0], like, share)):
+        others = shape[0] != share.count or not share.count
+        if others and (joined := self._joined(shape[0], like, share)):
             return joined
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         parameters = self._modes.parameters(shape) if shape[0] == share.count else []
@@ -292,7 +293,8 @@ class CallDraws:
             found = joins.rows_of(like, *given)
         else:
             found = joins.of_length(length, *given)
-            found = found if found is not None and self._sites.reads_length() else None
+            if found is not None and not self._sites.reads_joined(length):
+                return None
         return found if found is not None and found.count == length else None
 
     def _drawn_alike(self, x: torch.Tensor) -> None:

@@ -46,7 +46,7 @@ class Joins:
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
-        self._seen: dict[tuple[int, ...], int] = {}
+        self._views: dict[tuple[int, ...], int] = {}
         self._told = False
 
     def forget(self) -> None:
@@ -54,14 +54,14 @@ class Joins:
         self._made.clear()
         self._sizes.clear()
         self._given.clear()
-        self._seen.clear()
+        self._views.clear()
         self.wanted = False
         self.share_of = lambda _: None
 
-    def saw(self, x: torch.Tensor, copies: int) -> None:
+    def saw(self, x: torch.Tensor, views: int) -> None:
         """A model is called on so many views of a batch, as was seen by what comes of half of it:
         however they were joined."""
-        self._seen[(x.dim(), *x.shape[1:])] = copies
+        self._views[(x.dim(), *x.shape[1:])] = views
 
     def note(self, made: object, pieces: Sequence[object], *, flat: bool = False) -> None:
         """`made` is these, one after another along dim 0; flat: along a dim of its own."""
@@ -108,18 +108,30 @@ class Joins:
         return 0
 
     def rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
-        """The rows of a tensor that the loop draws for; None where it is none that was joined."""
-        if not x.dim() or (len(x) == rows.count > 0):
+        """The rows of a tensor that is called on, or drawn for; None where it is none that was
+        joined. On a rank without rows it goes by what had such sizes before."""
+        join = self._itself(x)
+        if not x.dim() or (join is None and len(x) == rows.count > 0):
             return None
-        share, join = self.share_of(x), self._itself(x)
-        if join is None and share is not None and share.count == len(x):
+        key = x.dim(), *x.shape[1:]
+        if join is None and not len(x):
+            found = Rows.join([rows] * self._views[key]) if key in self._views else None
+            return found if found is not None and not found.count else None
+        share = self.share_of(x) if join is None else None
+        if share is not None and share.count == len(x):
             return None
-        copies = self._seen.get((x.dim(), *x.shape[1:]), 0) if join is None else 0
-        if copies and len(x) == copies * rows.count:
-            return Rows.join([rows] * copies)
+        found = self._found(x, join, [rows, *others])
+        if found is not None and {run.total for run in found.runs} == {rows.total}:
+            self._views[key] = len(found.runs)
+        return found
+
+    def _found(self, x: torch.Tensor, join: Join | None, known: Sequence[Rows]) -> Rows | None:
+        views = self._views.get((x.dim(), *x.shape[1:]), 0) if join is None else 0
+        if views and len(x) == views * known[0].count:
+            return Rows.join([known[0]] * views)
         join = join or self._of(x)
         if join is not None:
-            return self._resolved(join, [rows, *others])
+            return self._resolved(join, known)
         return self._given.get(len(x)) if x.requires_grad else None
 
     def of_length(self, length: int, rows: Rows, others: Iterable[Rows]) -> Rows | None:

@@ -228,12 +228,13 @@ class Sites:
         self._of_batch.add(at)
         return True
 
-    def reads_length(self) -> bool:
-        """Whether the script's call is given a length of rows."""
+    def reads_joined(self, length: int) -> bool:
+        """Whether the script's call is given a length of rows, as of some that were joined. On a
+        rank without rows that is what it was given before."""
         at = site()
-        if at not in self._of_lengths:
+        if at not in self._of_lengths and length:
             self._of_lengths[at] = given_a_length(of_rows=True)
-        return self._of_lengths[at]
+        return self._of_lengths.get(at, False)
 
     def _look_for_several(self, at: Site, size: int, rows: int) -> None:
         each, rest = divmod(size, rows) if rows else (0, 1)
