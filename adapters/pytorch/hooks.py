@@ -324,10 +324,8 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
     return _patches.first_use(_FIRST, found)
 
 
-DrawKind = Literal[
-    "mask", "channels", "rows", "fill", "like", "size", "normal", "attention", "pick", "join",
-    "repeat", "again",
-]  # fmt: skip
+DrawKind = Literal["mask", "channels", "rows", "fill", "like", "size", "normal", "attention",
+                   "pick", "join", "repeat", "again"]  # fmt: skip
 _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("mask", (torch, VF), ("dropout", "dropout_")),
     ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
@@ -346,8 +344,7 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("repeat", (torch,), ("tile",)),
     ("again", (torch.utils.checkpoint,), ("checkpoint",)),
 )  # fmt: skip
-"""What draws random numbers, by how a rank's rows are had of it; what joins rows that are drawn for;
-and what draws again."""
+"""What draws random numbers, by how a rank's rows are had of it; joins rows; and draws again."""
 
 
 @final

@@ -21,7 +21,8 @@ from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.data.partition import Share
+from dream.adapters.pytorch.randomness.joins import joins
+from dream.data.partition import Division, Share
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.coupling.lineage import Lineage
@@ -251,6 +252,8 @@ class Shares:
             mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
         if self.held.entered:
             self.held.called(mark, reads=self.reads)
+        if mark is None and (share := joins.share_in(leaves)) is not None:
+            return share
         if mark is None:
             self.held.missed()
             return self._unmarked(leaves)
@@ -261,10 +264,12 @@ class Shares:
         """Whether a loader has handed out this very tensor."""
         return self.marks.itself(x) is not None
 
-    def given_as(self, x: object) -> Share | None:
-        """That of a tensor which a loader has handed out."""
+    def given_as(self, x: torch.Tensor) -> Share | None:
+        """That of a tensor which a loader has handed out, or of one that every rank has whole."""
         mark = self.marks.itself(x)
-        return None if mark is None or mark.share.parts < 2 else mark.share
+        if mark is None:
+            return Division(1).share(len(x), 0) if self.alike and x in self.alike else None
+        return mark.share if mark.share.parts > 1 else None
 
     def newest(self) -> list[Share]:
         """Those of the batches that the loop has read last of each loader that it reads."""

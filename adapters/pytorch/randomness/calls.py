@@ -147,7 +147,7 @@ class CallDraws:
             current.fork(self._rank)
         if self._local or seen.compiled:
             return
-        if seen.share is not share and seen.share != share or seen.rows is None:
+        if seen.rows is None or (seen.share is not share and seen.share != share):
             seen.share, seen.rows = share, Rows.of(share)
         pieces = 0
         if joins.wanted or not seen.quiet:

@@ -73,10 +73,10 @@ class RowMemory:
         if any."""
         among = (*rows.joined, rows) if rows.joined else (rows,)
         for dim in (0, 1):
-            runs, place = self._known.get((name, dim, _without(shape, dim)), (0, None))
-            for each in among if place is not None else ():
-                if len(each.runs) == runs and each.holds(shape, place):
-                    return each, place
+            known = self._known.get((name, dim, _without(shape, dim)))
+            for each in among if known is not None else ():
+                if known is not None and known[0] == len(each.runs) and each.holds(shape, known[1]):
+                    return each, known[1]
         size = name, tuple(shape)
         found = None if size in self._fixed else _found_among(among, shape)
         if found is not None:

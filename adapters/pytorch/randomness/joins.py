@@ -26,8 +26,9 @@ _UNKNOWN = (
 
 @final
 class Join(NamedTuple):
-    """What was joined. lengths: rows of each piece; shares: of those that a loader gave. flat:
-    they were stacked, to be made one dim."""
+    """What was joined. lengths: rows of each piece; shares: of those that a loader gave, or that
+    every rank has whole. trains: a gradient goes through them. flat: they were stacked, to be made
+    one dim."""
 
     lengths: tuple[int, ...]
     shares: tuple[Share | None, ...]
@@ -42,7 +43,7 @@ class Joins:
 
     def __init__(self) -> None:
         self.wanted = False
-        self.share_of: Callable[[object], Share | None] = lambda _: None
+        self.share_of: Callable[[torch.Tensor], Share | None] = lambda _: None
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
@@ -91,6 +92,15 @@ class Joins:
             yield len(x), self.share_of(x)
         else:
             yield from zip(join.lengths, join.shares, strict=True)
+
+    def share_in(self, given: Iterable[torch.Tensor]) -> Share | None:
+        """That of the one batch which tensors were joined of, by what a loader gave of it."""
+        for x in given:
+            join = self._itself(x)
+            shares = [s for s in (() if join is None else join.shares) if s and s.parts > 1]
+            if shares:
+                return shares[0] if all(each is shares[0] for each in shares) else None
+        return None
 
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
         """A call on these begins. rows: of the share that it is of; others: of the batches that the

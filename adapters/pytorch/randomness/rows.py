@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from dream.adapters.pytorch import private
 from dream.data.partition import Share
 
 
@@ -109,7 +110,10 @@ class Rows:
         return self.take(numbers, Place(0, place.each, place.copies)).to(device)
 
     def _split(self, whole: torch.Tensor, place: Place) -> Sequence[torch.Tensor]:
-        return whole.split([place.each * run.total for run in self.runs], place.dim)
+        parts: Sequence[torch.Tensor] = whole.split(
+            [place.each * run.total for run in self.runs], place.dim
+        )
+        return parts
 
     def _grouped(self, whole: torch.Tensor, place: Place) -> torch.Tensor:
         """Dim 0 as samples and rows of each, in the order in which they lie."""
@@ -129,7 +133,7 @@ def lie_apart(x: object, count: int, each: int) -> bool | None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        sizes = getattr(node, "_saved_self_sym_sizes", ()) if "View" in node.name() else ()
+        sizes = tuple(private.saved(node, "self_sym_sizes") or ()) if "View" in node.name() else ()
         if sizes[:2] in ((count, each), (each, count)):
             return None if each == count else sizes[0] == each
         waiting += [parent for parent, _ in node.next_functions]
