@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from dream._errors import DreamError
-from dream.adapters.pytorch.data.before import tensors_before
+from dream.adapters.pytorch.data.before import tensors_named
 from dream.adapters.pytorch.data.held_batch import HeldBatch, Mark
 from dream.adapters.pytorch.data.threads import Threads
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows
@@ -200,7 +200,7 @@ class Shares:
         reading.thread, self._handed = current.here(), self._handed + 1
         if share.parts > 1 and not self._begun:
             self._begun = True
-            self.alike.made_before(tensors_before())
+            self.alike.made_before(tensors_named())
         if share.parts > 1 and current.is_apart():
             reading.waiting.append(share)
             self.threads.follow()

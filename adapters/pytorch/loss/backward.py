@@ -36,7 +36,7 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
-from dream.adapters.pytorch.loss.nothing import has_graph, in_place_of
+from dream.adapters.pytorch.loss.nothing import LentZero, has_graph, in_place_of
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
@@ -84,12 +84,13 @@ class WeighedBackward:
         self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._recipes: dict[str, Recipe | None] = {}
-        self._late = LateMessage()
+        self._late, self._lent_zero = LateMessage(), LentZero()
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: as it seems, before the call's own."""
+        self._lent_zero.give_back()
         call, given = TrainingCall.of(bearer, share, args, kwargs), (*args, *kwargs.values())
         if not self.reader.settled:
             call.keeps = True
@@ -204,6 +205,7 @@ class WeighedBackward:
         nothing = in_place_of(roots, self._waiting())
         if nothing is not None:
             self._start(run, [nothing], [None], {}, None)
+            self._lent_zero.lend(roots[0])
             is_global(roots[0], self._among).data.copy_(nothing.detach())
         return nothing is not None
 
