@@ -249,7 +249,8 @@ def a_part_whose_weight_grows() -> Trained:
 SINGLES: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
-        added_to_zero, added_to_a_zero_that_is_kept, added_to_nothing, some_left_out, some_left_out_beside_a_penalty,
+        added_to_zero, added_to_a_zero_that_is_kept, added_to_nothing,
+        some_left_out, some_left_out_beside_a_penalty,
         beside_a_penalty, as_many_kinds_as_rows, by_matching, by_pairs_of_an_image, dice_of_each,
         over_the_sum_of_weights, by_weights_in_one_tensor, parts_of_each,
         as_many_steps_as_rows, as_many_heads_as_rows, a_part_whose_weight_grows,
