@@ -28,12 +28,13 @@ _UNKNOWN = (
 class Join(NamedTuple):
     """What was joined. lengths: rows of each piece; shares: of those that a loader gave, or that
     every rank has whole. trains: a gradient goes through them. flat: they were stacked, to be made
-    one dim."""
+    one dim; memory: where they lie, if turned ones would be as large."""
 
     lengths: tuple[int, ...]
     shares: tuple[Share | None, ...]
     trains: bool
     flat: bool = False
+    memory: int = 0
 
 
 @final
@@ -48,6 +49,7 @@ class Joins:
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
         self._views: dict[tuple[int, ...], int] = {}
+        self._past: dict[tuple[int, ...], int] = {}
         self._told = False
 
     def forget(self) -> None:
@@ -56,16 +58,20 @@ class Joins:
         self._sizes.clear()
         self._given.clear()
         self._views.clear()
+        self._past.clear()
         self.wanted = False
         self.share_of = lambda _: None
 
     def saw(self, x: torch.Tensor, views: int) -> None:
         """A model is called on so many views of a batch, as was seen by what comes of half of it:
         however they were joined."""
-        self._views[(x.dim(), *x.shape[1:])] = views
+        self._views[_key(x)] = views
 
-    def note(self, made: object, pieces: Sequence[object], *, flat: bool = False) -> None:
-        """`made` is these, one after another along dim 0; flat: along a dim of its own."""
+    def note(
+        self, made: object, pieces: Sequence[object], *, flat: bool = False, turns: bool = False
+    ) -> None:
+        """`made` is these, one after another along dim 0; flat: along a dim of its own, which may
+        be turned."""
         if current.thread.reads or len(pieces) < 2 or not isinstance(made, torch.Tensor):
             return
         given = [x for x in pieces if isinstance(x, torch.Tensor) and x.dim()]
@@ -76,7 +82,8 @@ class Joins:
             return
         parts = [part for x in given for part in self._parts_of(x)]
         lengths, shares = zip(*parts, strict=True)
-        join = Join(lengths, shares, made.requires_grad, flat)
+        memory = made.data_ptr() if turns else 0
+        join = Join(lengths, shares, made.requires_grad, flat, memory)
         if not flat:
             key = id(made)
             self._made[key] = ref(made, lambda _: self._made.pop(key, None)), join
@@ -123,20 +130,22 @@ class Joins:
         join = self._itself(x)
         if not x.dim() or (join is None and len(x) == rows.count > 0):
             return None
-        key = x.dim(), *x.shape[1:]
+        key = _key(x)
         if join is None and not len(x):
-            found = Rows.join([rows] * self._views[key]) if key in self._views else None
+            views = self._past.get(key, 0)
+            found = Rows.join([rows] * views) if views else None
             return found if found is not None and not found.count else None
         share = self.share_of(x) if join is None else None
         if share is not None and share.count == len(x):
             return None
         found = self._found(x, join, [rows, *others])
-        if found is not None and {run.total for run in found.runs} == {rows.total}:
-            self._views[key] = len(found.runs)
+        same = found is not None and {run.total for run in found.runs} == {rows.total}
+        if same or (found is None and rows.count > 1):
+            self._past[key] = len(found.runs) if found is not None else 0
         return found
 
     def _found(self, x: torch.Tensor, join: Join | None, known: Sequence[Rows]) -> Rows | None:
-        views = self._views.get((x.dim(), *x.shape[1:]), 0) if join is None else 0
+        views = self._views.get(_key(x), 0) if join is None else 0
         if views and len(x) == views * known[0].count:
             return Rows.join([known[0]] * views)
         join = join or self._of(x)
@@ -151,13 +160,21 @@ class Joins:
 
     def _newest(self, length: int) -> Join | None:
         newest = reversed(self._sizes.items())
-        fits = (each for sizes, each in newest if sizes[0] == length and len(sizes) > 1)
+        fits = (
+            each
+            for sizes, each in newest
+            if sizes[0] == length and len(sizes) > 1 and not each.memory
+        )
         return next((each for each in fits if not each.trains), None)
 
     def _of(self, x: torch.Tensor) -> Join | None:
         """That which a tensor is of by its memory or its sizes; or by its length, where it may have
         been made of what was joined."""
         join = self._sizes.get(tuple(x.shape))
+        if join is not None and join.memory:
+            one = max(join.lengths) == 1  # turned ones lie there too
+            if join.memory != x.data_ptr() or (one and not self._past.get(_key(x), 1)):
+                return None
         if join is not None or x.requires_grad:
             return join
         for held, each in self._made.values():
@@ -189,6 +206,10 @@ class Joins:
             self._told = True
             parts = " and ".join(str(n) for n, _ in groupby(join.lengths))
             logger.info(_UNKNOWN, sum(join.lengths), parts)
+
+
+def _key(x: torch.Tensor) -> tuple[int, ...]:
+    return (x.dim(), *x.shape[1:])
 
 
 def _note_within(rows: Rows, lengths: Sequence[int], *, flat: bool) -> None:

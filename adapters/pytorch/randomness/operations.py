@@ -331,7 +331,7 @@ def _join(name: str, own: Own) -> Own:
             return made
         pieces = args[0] if args else kwargs.get("tensors")
         if isinstance(pieces, (list, tuple)):
-            joins.note(made, pieces, flat=flat)
+            joins.note(made, pieces, flat=flat, turns=flat)
         return made
 
     return wrapped

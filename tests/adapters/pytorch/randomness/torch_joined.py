@@ -80,7 +80,9 @@ def noisy(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def side_by_side(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A sample's views lie together; features are joined view after view later."""
     out = model(torch.stack([x, x.flip(1)], 1).view(-1, 12))
-    return F.cross_entropy(torch.cat(out.view(-1, 2, 3).unbind(1)), torch.cat([y, y]))
+    loss = F.cross_entropy(torch.cat(out.view(-1, 2, 3).unbind(1)), torch.cat([y, y]))
+    turned = torch.stack([x * 2, x.flip(1)]).transpose(0, 1).flatten(0, 1)
+    return loss + F.cross_entropy(model(turned), y.repeat_interleave(2))
 
 
 def siamese(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -96,6 +98,7 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
     "cat": (net, views(lambda a, b: torch.cat([a, b]))),
     "vstack": (net, views(lambda a, b: torch.vstack((a, b, a * 2)))),
     "stack": (net, views(lambda a, b: torch.stack([a, b]).flatten(0, 1))),
+    "stack_scaled": (net, views(lambda a, b: 2 * torch.stack([a, b]).flatten(0, 1))),
     "repeat": (net, views(lambda a, _: a.repeat(2, 1) + 0.1 * torch.arange(12))),
     "expand": (net, views(lambda a, _: a.expand(2, -1, -1).reshape(-1, 12))),
     "noisy": (net, noisy),
