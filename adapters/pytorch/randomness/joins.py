@@ -113,6 +113,13 @@ class Joins:
         """A call on these begins. rows: of the share that it is of; others: of the batches that the
         loop has beside it. Returns of how many pieces its rows are."""
         rows.joined.clear()
+        sizes = self._sizes
+        views = self._begun(given, rows, others)
+        if any(join.memory for join in sizes.values()):  # others may lie there next
+            self._sizes = {key: join for key, join in sizes.items() if not join.memory}
+        return views
+
+    def _begun(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
         for x in given:
             found = self.rows_of(x, rows, others)
             if found is not None:
