@@ -18,7 +18,7 @@ from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
 from dream.adapters.pytorch.loss.private import quick
-from dream.adapters.pytorch.loss.row_leaves import leaves_of
+from dream.adapters.pytorch.loss.samples.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing, version_of

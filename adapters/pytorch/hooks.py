@@ -324,9 +324,8 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
     return _patches.first_use(_FIRST, found)
 
 
-DrawKind = Literal[
-    "mask", "channels", "rows", "fill", "like", "size", "normal", "attention", "pick", "again"
-]
+DrawKind = Literal["mask", "channels", "rows", "fill", "like", "size", "normal", "attention",
+                   "pick", "join", "repeat", "again"]  # fmt: skip
 _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("mask", (torch, VF), ("dropout", "dropout_")),
     ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
@@ -340,9 +339,12 @@ _DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("normal", (torch,), ("normal",)),
     ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
     ("pick", (torch,), ("randperm",)),
+    ("join", (torch,), ("cat", "concat", "concatenate", "vstack", "row_stack", "stack")),
+    ("repeat", (torch.Tensor,), ("repeat", "tile", "expand")),
+    ("repeat", (torch,), ("tile",)),
     ("again", (torch.utils.checkpoint,), ("checkpoint",)),
 )  # fmt: skip
-"""What draws random numbers, by how a rank's rows are had of it; and what draws them again."""
+"""What draws random numbers, by how a rank's rows are had of it; joins rows; and draws again."""
 
 
 @final

@@ -34,7 +34,7 @@ from dream.model_description.layout import check_same, unnumbered
 from dream.update.recomputing import AUTO
 
 if TYPE_CHECKING:
-    from dream.adapters.pytorch.loss.row_leaves import RowLeaves
+    from dream.adapters.pytorch.loss.samples.row_leaves import RowLeaves
 
 Make = Callable[[nn.Module, "ModuleRegistry", Forward | None], "DistributedModule"]
 
@@ -266,7 +266,7 @@ class DistributedModule(CallHook):
         self.registry.inside = True
         self._parts = 1 if share is None else share.parts
         draws = self.registry.draws
-        draws.begin(self.module, share)
+        draws.begin(self.module, share, (args, kwargs))
         try:
             if empty:
                 return call_empty(self.module, forward, args, kwargs)

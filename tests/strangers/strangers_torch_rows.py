@@ -165,6 +165,7 @@ ROWS: list[Row] = [
     ),
     Row("instance_norm_running"),
     Row("k_fold"),
+    Row("labelled_and_unlabelled"),
     Row("lbfgs_batches", tolerance=6e-5, reason=CURVATURE + "; by 2e-5, alone, in halves"),
     Row(
         "lbfgs_closure",
@@ -513,6 +514,7 @@ ROWS: list[Row] = [
         expect="is a buffer that forward updates",
         reason="a buffer follows the batch",
     ),
+    Row("views_joined"),
     Row("vision_transformer_drop_path"),
     Row(
         "weight_from_gradients",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -38,11 +38,6 @@ from dream.data.partition import Divided
 from dream.data.position import Pass
 from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
-
-if TYPE_CHECKING:
-    from dream.adapters.pytorch.data.sampling import DealtBatches
-    from dream.adapters.pytorch.data.streams import DealtStream
-
 
 _NAME = "dream_dealt"
 _WORKERS_ANEW = (

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from dream._errors import DreamError
-from dream.adapters.pytorch.data.before import tensors_before
+from dream.adapters.pytorch.data.before import tensors_named
 from dream.adapters.pytorch.data.held_batch import HeldBatch, Mark
 from dream.adapters.pytorch.data.threads import Threads
 from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.data.partition import Share
+from dream.adapters.pytorch.randomness.joins import joins
+from dream.data.partition import Division, Share
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.coupling.lineage import Lineage
@@ -110,8 +111,9 @@ class Shares:
         if (mark := self.marks.itself(like)) is not None:
             return mark.share
         readings = [*reversed(self._readings.values())]
-        read = next((each for each in readings if not (each.apart or each.ended)), None)
-        if read is not None and not self.marks.several:
+        open_ = [each for each in readings if not (each.apart or each.ended)]
+        read = open_[0] if open_ else None
+        if read is not None and len(open_) == 1 and not self.marks.several:
             return read.newest
         apart = next((each for each in readings if each.apart), None)
         mark = self.held.now() if apart is None else self._held_of_thread()
@@ -198,7 +200,7 @@ class Shares:
         reading.thread, self._handed = current.here(), self._handed + 1
         if share.parts > 1 and not self._begun:
             self._begun = True
-            self.alike.made_before(tensors_before())
+            self.alike.made_before(tensors_named())
         if share.parts > 1 and current.is_apart():
             reading.waiting.append(share)
             self.threads.follow()
@@ -250,6 +252,8 @@ class Shares:
             mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
         if self.held.entered:
             self.held.called(mark, reads=self.reads)
+        if mark is None and (share := joins.share_in(leaves)) is not None:
+            return share
         if mark is None:
             self.held.missed()
             return self._unmarked(leaves)
@@ -259,6 +263,19 @@ class Shares:
     def holds(self, x: object) -> bool:
         """Whether a loader has handed out this very tensor."""
         return self.marks.itself(x) is not None
+
+    def given_as(self, x: torch.Tensor) -> Share | None:
+        """That of a tensor which a loader has handed out, or of one that every rank has whole."""
+        mark = self.marks.itself(x)
+        if mark is None:
+            return Division(1).share(len(x), 0) if self.alike and x in self.alike else None
+        return mark.share if mark.share.parts > 1 else None
+
+    def newest(self) -> list[Share]:
+        """Those of the batches that the loop has read last of each loader that it reads."""
+        readings = reversed(self._readings.values())
+        shares = (reading.newest for reading in readings if not (reading.apart or reading.ended))
+        return [share for share in shares if share is not None and share.parts > 1]
 
     def share_out(self, tensors: Iterable[torch.Tensor], share: Share) -> None:
         """Mark what a script has dealt by hand."""

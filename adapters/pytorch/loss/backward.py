@@ -35,12 +35,12 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
-from dream.adapters.pytorch.loss.nothing import has_graph, in_place_of
 from dream.adapters.pytorch.loss.private import Starts
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
-from dream.adapters.pytorch.loss.row_leaves import RowLeaves
+from dream.adapters.pytorch.loss.samples.nothing import LentZero, has_graph, in_place_of
+from dream.adapters.pytorch.loss.samples.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, multiply, starts_of, value_of
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import drawing_again
@@ -83,12 +83,13 @@ class WeighedBackward:
         self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._recipes: dict[str, Recipe | None] = {}
-        self._late = LateMessage()
+        self._late, self._lent_zero = LateMessage(), LentZero()
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: as it seems, before the call's own."""
+        self._lent_zero.give_back()
         call, given = TrainingCall.of(bearer, share, args, kwargs), (*args, *kwargs.values())
         if not self.reader.settled:
             call.keeps = True
@@ -204,6 +205,7 @@ class WeighedBackward:
         """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
         if (nothing := in_place_of(roots, self._waiting())) is not None:
             self._start(run, [nothing], [None], {}, None)
+            self._lent_zero.lend(roots[0])
             is_global(roots[0], self._among).data.copy_(nothing.detach())
         return nothing is not None
 
@@ -212,8 +214,7 @@ class WeighedBackward:
     ) -> None:
         """Run a backward pass that comes through no module; `call` stands for one."""
         assert call.bearer is not None
-        if self._late.held:
-            self.hear_late()
+        self.hear_late()
         self._calls[call.bearer] = deque([call])
         self._start(run, [root], [given], keep, None)
 
@@ -241,8 +242,7 @@ class WeighedBackward:
             value = value_of(root, recipe.terms[0], [factor])
             reading = LossReading([bearer], recipe.terms, weighed, told=recipe.overtaken)
             message = self._message(root, value, reading, last=completes)
-            given = None if factor == 1.0 else torch.full_like(root, factor, requires_grad=False)
-            self._pass(run, [root], reading, message, [root], [given], {}, None)
+            self._pass(run, [root], reading, message, [root], [recipe.start(root)], {}, None)
             return
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
         value = number_of(root) * factor
@@ -366,8 +366,8 @@ class WeighedBackward:
         if self.reader.parts(message[PARTS], ends_in) and near:
             tell_once(NEAR, self.reader.said)
         if message[OVERTAKEN]:
-            self.reader.hear(message[OVERTAKEN])
             self._recipes.clear()  # who reads again meets the others
+            self.reader.hear(message[OVERTAKEN])
         if self.stamped is not None:
             self.stamped.hear(message[STAMP], message[SQUARE])
 

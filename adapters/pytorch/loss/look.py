@@ -10,7 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
-from dream.adapters.pytorch.loss.taken import is_beside_rows
+from dream.adapters.pytorch.loss.samples.taken import is_beside_rows
 from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48

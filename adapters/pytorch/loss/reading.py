@@ -17,7 +17,7 @@ from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.look import bearers_of
-from dream.adapters.pytorch.loss.nothing import NO_GRAPH, stands_for_none
+from dream.adapters.pytorch.loss.samples.nothing import NO_GRAPH, stands_for_none
 from dream.adapters.pytorch.loss.scaling import agree, in_parts
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.collectives import Communicator

@@ -9,7 +9,6 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.added import Summand, parts_of, sum_up
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.divisors import (
@@ -22,8 +21,9 @@ from dream.adapters.pytorch.loss.divisors import (
     times_the_rows,
 )
 from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.nothing import call_of_nothing, keep_read, less_nothing
-from dream.adapters.pytorch.loss.taken import rows_of
+from dream.adapters.pytorch.loss.samples.added import Summand, parts_of, sum_up
+from dream.adapters.pytorch.loss.samples.nothing import call_of_nothing, keep_read, less_nothing
+from dream.adapters.pytorch.loss.samples.taken import rows_of
 from dream.data.partition import Share
 
 Kind = Literal["mean", "sum", "count", "once"]

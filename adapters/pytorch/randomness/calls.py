@@ -17,6 +17,7 @@ from dream.adapters.pytorch.call_hook import hook_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import DrawPatches
+from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import (
     RowMemory,
     State,
@@ -26,6 +27,7 @@ from dream.adapters.pytorch.randomness.current import (
     state,
 )
 from dream.adapters.pytorch.randomness.generators import InStep
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.adapters.pytorch.randomness.sites import Sites
@@ -58,7 +60,7 @@ class _Seen:
     def __init__(self, module: nn.Module) -> None:
         self.calls = 0
         self.told = False
-        self.memory = RowMemory()
+        self.memories: dict[int, RowMemory] = {}
         self.drops = any(isinstance(m, DROPS) for m in module.modules())
         self.drew = self.quiet = self.put = self.forked = False
         self.before: State | None = None
@@ -104,6 +106,8 @@ class CallDraws:
         current.begin()
         patches.put()
         self._opened = True
+        joins.forget()
+        joins.share_of = self._shares.given_as
         if not self._local:
             current.outside = self._of_the_loop
             current.alike = self._drawn_alike
@@ -112,10 +116,12 @@ class CallDraws:
         """The block ends."""
         current.outside = current.alike = None
         self._opened = False
+        joins.forget()
         patches.take_back()
 
-    def begin(self, module: nn.Module, share: Share | None) -> None:
-        """A call that trains `module` begins. share: of the batch that it is on."""
+    def begin(self, module: nn.Module, share: Share | None, given: object = ()) -> None:
+        """A call that trains `module` begins. share: of the batch that it is on. given: what it is
+        called on."""
         current.trains_here()
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
@@ -141,9 +147,13 @@ class CallDraws:
             current.fork(self._rank)
         if self._local or seen.compiled:
             return
-        current.memory, current.divided = seen.memory, False
-        if seen.share is not share and seen.share != share:
+        if seen.rows is None or (seen.share is not share and seen.share != share):
             seen.share, seen.rows = share, Rows.of(share)
+        pieces = 0
+        if joins.wanted or not seen.quiet:
+            leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
+            pieces = joins.begin(leaves, seen.rows, self._of_others(share))
+        current.memory, current.divided = seen.memories.setdefault(pieces, RowMemory()), False
         current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not (seen.alone or self._shares.apart):
             current.watch()
@@ -173,6 +183,10 @@ class CallDraws:
             patches.take_back()
         elif seen.before is not None:
             self._check_quiet(seen, module)
+
+    def _of_others(self, share: Share) -> Iterator[Rows]:
+        """The rows of other batches than that of a call."""
+        return (Rows.of(each) for each in self._shares.newest() if each is not share)
 
     def _put(self, seen: _Seen) -> None:
         """A call outside the block begins."""
@@ -257,6 +271,9 @@ class CallDraws:
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
             return None
+        others = shape[0] != share.count or not share.count
+        if others and (joined := self._joined(shape[0], like, share)):
+            return joined
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         parameters = self._modes.parameters(shape) if shape[0] == share.count else []
         if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
@@ -268,6 +285,17 @@ class CallDraws:
         if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
+
+    def _joined(self, length: int, like: object, share: Share) -> Rows | None:
+        """The rows that a draw of this length is for, where they were joined."""
+        given = Rows.of(share), self._of_others(share)
+        if isinstance(like, torch.Tensor):
+            found = joins.rows_of(like, *given)
+        else:
+            found = joins.of_length(length, *given)
+            if found is not None and not self._sites.reads_joined(length):
+                return None
+        return found if found is not None and found.count == length else None
 
     def _drawn_alike(self, x: torch.Tensor) -> None:
         """The script has drawn what is no share's."""

@@ -12,7 +12,7 @@ import torch
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.private import recomputing
-from dream.adapters.pytorch.randomness.rows import Place, Rows
+from dream.adapters.pytorch.randomness.rows import Place, Rows, lie_apart
 
 State = list[torch.Tensor]
 _MOST = 1000
@@ -56,30 +56,52 @@ def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
 
 
+Found = tuple[Rows, Place]
+
+
 @final
 class RowMemory:
     """Where the tensors that one model draws for have the batch's rows."""
 
     def __init__(self) -> None:
         self._fixed: set[tuple[str, tuple[int, ...]]] = set()
-        self._known: dict[tuple[str, int, tuple[int, ...]], Place] = {}
+        self._known: dict[tuple[str, int, tuple[int, ...]], tuple[int, Place]] = {}
 
-    def place(self, name: str, shape: Sequence[int], rows: Rows) -> Place | None:
+    def find(self, name: str, shape: Sequence[int], rows: Rows, x: object = None) -> Found | None:
         """Find the batch's rows in a shape that a call draws. Where the sizes leave a doubt, and
-        on a rank without rows, it goes by what was drawn before."""
+        on a rank without rows, it goes by what was drawn before. x: the tensor that it draws for,
+        if any."""
+        among = (*rows.joined, rows) if rows.joined else (rows,)
         for dim in (0, 1):
             known = self._known.get((name, dim, _without(shape, dim)))
-            if known is not None and rows.holds(shape, known):
-                return known
-        if not rows.count:
-            return Place(0) if len(shape) and shape[0] == 0 else None
+            for each in among if known is not None else ():
+                if known is not None and known[0] == len(each.runs) and each.holds(shape, known[1]):
+                    return each, known[1]
         size = name, tuple(shape)
-        found = None if size in self._fixed else rows.find(shape)
+        found = None if size in self._fixed else _found_among(among, shape)
         if found is not None:
-            self._known[name, found.dim, _without(shape, found.dim)] = found
-        elif len(self._fixed) < _MOST:
+            of, place = found
+            apart = lie_apart(x, of.count, place.each) if place.each > 1 else False
+            if apart:
+                found = of, (place := Place(0, place.each, copies=True))
+            if of.count and apart is not None:
+                self._known[name, place.dim, _without(shape, place.dim)] = len(of.runs), place
+        elif rows.count and len(self._fixed) < _MOST:
             self._fixed.add(size)
         return found
+
+
+def _found_among(among: Sequence[Rows], shape: Sequence[int]) -> Found | None:
+    """Find which of these rows a shape has: all of some, and nothing else, first of all."""
+    for each in among:
+        just = len(shape) and shape[0] == each.count and (each.runs or not each.count)
+        if just and (len(shape) > 1 or not each.count or each.count > len(each.runs)):
+            return each, Place(0)
+    for each in among:
+        place = each.find(shape) if each.count and not each.flat else None
+        if place is not None:
+            return each, place
+    return None
 
 
 class _Thread(threading.local):

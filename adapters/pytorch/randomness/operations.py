@@ -15,12 +15,12 @@ import torch
 from dream._log import logger
 from dream._patches import in_this_context
 from dream.adapters.pytorch.hooks import DrawKind
-from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.current import Found, current
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
 from dream.adapters.pytorch.randomness.sites import of_parameters
 
 Own = Callable[..., Any]
-Found = tuple[Rows, Place]
 
 
 def standing_for(kind: DrawKind, name: str, own: Own) -> Own:
@@ -36,9 +36,10 @@ def _found(name: str, x: Any) -> Found | None:
 def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     """Find them in a shape, of a tensor that is made: beside a model's call too."""
     rows = current.rows
+    joins.wanted = True
     if rows is not None:
-        place = current.memory.place(name, shape, rows)
-        return None if place is None or of_parameters(x) else (rows, place)
+        found = current.memory.find(name, shape, rows, x)
+        return None if found is None or of_parameters(x) else found
     if current.outside is None or of_parameters(x):
         return None
     rows = current.outside(shape, x, name)
@@ -313,9 +314,58 @@ def _pick(name: str, own: Own) -> Own:
             )
         with current.together():
             whole = own(rows.total, *args, **kwargs)
-        return whole[rows.cut].argsort()
+        return rows.take(whole, Place(0)).argsort()
 
     return wrapped
+
+
+def _join(name: str, own: Own) -> Own:
+    """What puts tensors one after another."""
+    flat = name == "stack"
+
+    @wraps(own)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        made = own(*args, **kwargs)
+        along = kwargs or (len(args) > 1 and args[1] != 0)
+        if (along and not _is_first(args, kwargs)) or torch.compiler.is_compiling():
+            return made
+        pieces = args[0] if args else kwargs.get("tensors")
+        if isinstance(pieces, (list, tuple)):
+            joins.note(made, pieces, flat=flat, turns=flat)
+        return made
+
+    return wrapped
+
+
+def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether tensors are put one after another along dim 0."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+    return dim == 0 and kwargs.get("out") is None
+
+
+def _repeat(name: str, own: Own) -> Own:
+    """What puts a tensor several times after itself, or is to be."""
+    once = -1 if name == "expand" else 1
+
+    @wraps(own)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = own(self, *args, **kwargs)
+        if kwargs or not args or torch.compiler.is_compiling():
+            return made
+        times = args[0] if isinstance(args[0], (tuple, list)) else args
+        more = len(times) - self.dim()
+        if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
+            if times[1] == once or (name == "expand" and times[1] == len(self)):
+                joins.note(made, [self] * times[0], flat=True)
+        elif not more and name != "expand" and 1 < times[0] <= _TIMES:
+            joins.note(made, [self] * times[0])
+        return made
+
+    return wrapped
+
+
+_TIMES = 64
+"""Views of a batch, at most."""
 
 
 def _again(name: str, own: Own) -> Own:
@@ -341,5 +391,7 @@ _KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
     "normal": _normal,
     "attention": _attention,
     "pick": _pick,
+    "join": _join,
+    "repeat": _repeat,
     "again": _again,
 }

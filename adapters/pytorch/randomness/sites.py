@@ -198,6 +198,7 @@ class Sites:
         self._of_batch: set[Site] = set()
         self._of_others: set[Site] = set()
         self._of_parameters: set[Site] = set()
+        self._of_lengths: dict[Site, bool] = {}
         self._several: dict[Site, tuple[int, int]] = {}
         self.several = False
         """Whether a draw has made some rows for each of the batch's, as two sizes tell."""
@@ -226,6 +227,14 @@ class Sites:
             return None
         self._of_batch.add(at)
         return True
+
+    def reads_joined(self, length: int) -> bool:
+        """Whether the script's call is given a length of rows, as of some that were joined. On a
+        rank without rows that is what it was given before."""
+        at = site()
+        if at not in self._of_lengths and length:
+            self._of_lengths[at] = given_a_length(of_rows=True)
+        return self._of_lengths.get(at, False)
 
     def _look_for_several(self, at: Site, size: int, rows: int) -> None:
         each, rest = divmod(size, rows) if rows else (0, 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import CodeType, FrameType
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, final
 _LEVELS, _MOST = 3, 16
 STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_KNOWN = 4096
+"""Places whose words are known: a script may make its code anew for ever."""
 _NOBODYS = 3
 """References to what `f_locals` gave: the frame's, a variable's, an argument's."""
 Loop = tuple[int, int]
@@ -35,7 +37,7 @@ class Words(NamedTuple):
     loop: Loop | None
 
 
-@cache
+@lru_cache(_KNOWN)
 def words_at(code: CodeType, at: int) -> Words:
     """Read the words around an instruction."""
     done = [*dis.get_instructions(code)]

@@ -23,8 +23,8 @@ from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import MixedRows
 from dream.adapters.pytorch.loss.look import FAR
-from dream.adapters.pytorch.loss.singles import OF_SINGLES, Singles
-from dream.adapters.pytorch.loss.taken import takes_one
+from dream.adapters.pytorch.loss.samples.singles import OF_SINGLES, Singles
+from dream.adapters.pytorch.loss.samples.taken import takes_one
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
 from dream.collectives import Communicator

@@ -10,7 +10,7 @@ import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
-from dream.adapters.pytorch.loss.taken import takes_one
+from dream.adapters.pytorch.loss.samples.taken import takes_one
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
 

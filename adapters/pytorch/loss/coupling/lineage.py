@@ -56,6 +56,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     try_halves,
 )
 from dream.adapters.pytorch.randomness.current import current, same, state
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Share
 
@@ -140,6 +141,8 @@ class Lineage(Beneath):
             for x, each in zip(leaves_of(args), origins, strict=True):
                 if self.alike is not None and each is not None:
                     self.alike.of_batch(x)
+                if isinstance(each, OfRows) and each.place.copies and not each.place.dim:
+                    joins.saw(x, each.place.each)
             for each in origins:
                 self._cuts.tell(getattr(each, "cut", ""))
             first = next((each for each in origins if isinstance(each, OfRows)), None)

@@ -4,10 +4,12 @@ Other ranks' samples may give something, and wait for this rank's part of the gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
+from weakref import ref
 
 import torch
 
+from dream.adapters.pytorch.data.before import tensors_named
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.private import note, to_local
@@ -69,6 +71,27 @@ def keep_read(found: Sequence[Term], left: Sequence[Term]) -> None:
     for term in found:
         if id(term) not in kept:
             left[0].read = [*left[0].read, *term.read]
+
+
+@final
+class LentZero:
+    """A 0 that a script keeps, and that is its loss where no row adds to it: it has the global
+    loss's value until a model is called again."""
+
+    def __init__(self) -> None:
+        self._lent: tuple[ref[torch.Tensor], torch.Tensor] | None = None
+
+    def lend(self, root: torch.Tensor) -> None:
+        """A loss is to hold the global value. One that has another name too is kept."""
+        if sum(x is root for x in tensors_named()) > 1:
+            self._lent = ref(root), root.detach().clone()
+
+    def give_back(self) -> None:
+        """A model is called: what was lent is 0 again."""
+        if self._lent is not None:
+            (held, value), self._lent = self._lent, None
+            if (root := held()) is not None:
+                root.data.copy_(value)
 
 
 def _is_number(root: Any) -> bool:

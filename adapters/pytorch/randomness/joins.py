@@ -1,0 +1,232 @@
+"""Rows that a script, or a model, puts one after another: two views of a batch, or the batches of
+two loaders, which a model is then called on as one. They lie view after view, and batch after
+batch: what is drawn for them is too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, final
+from weakref import ref
+
+import torch
+
+from dream._log import logger
+from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.rows import Rows
+from dream.data.partition import Share
+
+_MOST = 256
+"""Joins that are remembered by their sizes."""
+_UNKNOWN = (
+    "a model is called on %d rows that were joined of %s, and several batches have as many: dream "
+    "takes them for the newest, so what is drawn for them may not be that of one device"
+)
+
+
+@final
+class Join(NamedTuple):
+    """What was joined. lengths: rows of each piece; shares: of those that a loader gave, or that
+    every rank has whole. trains: a gradient goes through them. flat: they were stacked, to be made
+    one dim; memory: where they lie, if turned ones would be as large."""
+
+    lengths: tuple[int, ...]
+    shares: tuple[Share | None, ...]
+    trains: bool
+    flat: bool = False
+    memory: int = 0
+
+
+@final
+class Joins:
+    """What was joined of late. share_of: that of a tensor which a loader gave. wanted: whether
+    anything is drawn for a batch's rows."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.share_of: Callable[[torch.Tensor], Share | None] = lambda _: None
+        self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
+        self._sizes: dict[tuple[int, ...], Join] = {}
+        self._given: dict[int, Rows | None] = {}
+        self._views: dict[tuple[int, ...], int] = {}
+        self._past: dict[tuple[int, ...], int] = {}
+        self._told = False
+
+    def forget(self) -> None:
+        """A block begins or ends."""
+        self._made.clear()
+        self._sizes.clear()
+        self._given.clear()
+        self._views.clear()
+        self._past.clear()
+        self.wanted = False
+        self.share_of = lambda _: None
+
+    def saw(self, x: torch.Tensor, views: int) -> None:
+        """A model is called on so many views of a batch, as was seen by what comes of half of it:
+        however they were joined."""
+        self._views[_key(x)] = views
+
+    def note(
+        self, made: object, pieces: Sequence[object], *, flat: bool = False, turns: bool = False
+    ) -> None:
+        """`made` is these, one after another along dim 0; flat: along a dim of its own, which may
+        be turned."""
+        if current.thread.reads or len(pieces) < 2 or not isinstance(made, torch.Tensor):
+            return
+        given = [x for x in pieces if isinstance(x, torch.Tensor) and x.dim()]
+        if len(given) < len(pieces) or any(isinstance(x, torch.nn.Parameter) for x in given):
+            return
+        if (rows := current.rows) is not None:
+            _note_within(rows, [len(x) for x in given], flat=flat)
+            return
+        parts = [part for x in given for part in self._parts_of(x)]
+        lengths, shares = zip(*parts, strict=True)
+        memory = made.data_ptr() if turns else 0
+        join = Join(lengths, shares, made.requires_grad, flat, memory)
+        if not flat:
+            key = id(made)
+            self._made[key] = ref(made, lambda _: self._made.pop(key, None)), join
+        sizes = (sum(lengths), *given[0].shape[1:])
+        self._sizes.pop(sizes, None)
+        self._sizes[sizes] = join  # the newest is the last
+        if len(self._sizes) > _MOST:
+            del self._sizes[next(iter(self._sizes))]
+
+    def _parts_of(self, x: torch.Tensor) -> Iterator[tuple[int, Share | None]]:
+        join = self._itself(x)
+        if join is None:
+            yield len(x), self.share_of(x)
+        else:
+            yield from zip(join.lengths, join.shares, strict=True)
+
+    def share_in(self, given: Iterable[torch.Tensor]) -> Share | None:
+        """That of the one batch which tensors were joined of, by what a loader gave of it."""
+        for x in given:
+            join = self._itself(x)
+            shares = [s for s in (() if join is None else join.shares) if s and s.parts > 1]
+            if shares:
+                return shares[0] if all(each is shares[0] for each in shares) else None
+        return None
+
+    def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
+        """A call on these begins. rows: of the share that it is of; others: of the batches that the
+        loop has beside it. Returns of how many pieces its rows are."""
+        rows.joined.clear()
+        sizes = self._sizes
+        views = self._begun(given, rows, others)
+        if any(join.memory for join in sizes.values()):  # others may lie there next
+            self._sizes = {key: join for key, join in sizes.items() if not join.memory}
+        return views
+
+    def _begun(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
+        for x in given:
+            found = self.rows_of(x, rows, others)
+            if found is not None:
+                rows.joined.append(found)
+            if len(self._given) > _MOST:
+                self._given.clear()
+            self._given[len(x) if x.dim() else 0] = found
+            if found is not None:
+                return len(found.runs)
+        return 0
+
+    def rows_of(self, x: torch.Tensor, rows: Rows, others: Iterable[Rows]) -> Rows | None:
+        """The rows of a tensor that is called on, or drawn for; None where it is none that was
+        joined. On a rank without rows it goes by what had such sizes before."""
+        join = self._itself(x)
+        if not x.dim() or (join is None and len(x) == rows.count > 0):
+            return None
+        key = _key(x)
+        if join is None and not len(x):
+            views = self._past.get(key, 0)
+            found = Rows.join([rows] * views) if views else None
+            return found if found is not None and not found.count else None
+        share = self.share_of(x) if join is None else None
+        if share is not None and share.count == len(x):
+            return None
+        found = self._found(x, join, [rows, *others])
+        same = found is not None and {run.total for run in found.runs} == {rows.total}
+        if same or (found is None and rows.count > 1):
+            self._past[key] = len(found.runs) if found is not None else 0
+        return found
+
+    def _found(self, x: torch.Tensor, join: Join | None, known: Sequence[Rows]) -> Rows | None:
+        views = self._views.get(_key(x), 0) if join is None else 0
+        if views and len(x) == views * known[0].count:
+            return Rows.join([known[0]] * views)
+        join = join or self._of(x)
+        if join is not None:
+            return self._resolved(join, known)
+        return self._given.get(len(x)) if x.requires_grad else None
+
+    def of_length(self, length: int, rows: Rows, others: Iterable[Rows]) -> Rows | None:
+        """The rows of what was joined last of those of a length; None where nothing was."""
+        join = self._newest(length)
+        return None if join is None else self._resolved(join, [rows, *others])
+
+    def _newest(self, length: int) -> Join | None:
+        newest = reversed(self._sizes.items())
+        fits = (
+            each
+            for sizes, each in newest
+            if sizes[0] == length and len(sizes) > 1 and not each.memory
+        )
+        return next((each for each in fits if not each.trains), None)
+
+    def _of(self, x: torch.Tensor) -> Join | None:
+        """That which a tensor is of by its memory or its sizes; or by its length, where it may have
+        been made of what was joined."""
+        join = self._sizes.get(tuple(x.shape))
+        if join is not None and join.memory:
+            one = max(join.lengths) == 1  # turned ones lie there too
+            if join.memory != x.data_ptr() or (one and not self._past.get(_key(x), 1)):
+                return None
+        if join is not None or x.requires_grad:
+            return join
+        for held, each in self._made.values():
+            made = held()
+            if made is not None and made.data_ptr() == x.data_ptr() and sum(each.lengths) == len(x):
+                return each
+        return self._newest(len(x))
+
+    def _itself(self, x: torch.Tensor) -> Join | None:
+        held, join = self._made.get(id(x), (None, None))
+        return join if held is not None and held() is x else None
+
+    def _resolved(self, join: Join, known: Sequence[Rows]) -> Rows | None:
+        """Find which rows each piece has; None where one has none of a batch."""
+        runs = []
+        for length, share in zip(join.lengths, join.shares, strict=True):
+            fits = [each for each in known if each.count == length]
+            if share is not None and share.count == length:
+                fits = [Rows.of(share)]
+            if not fits:
+                return None
+            if len({each.total for each in fits}) > 1:
+                self._tell(join)
+            runs.append(fits[0])
+        return Rows.join(runs, flat=join.flat)
+
+    def _tell(self, join: Join) -> None:
+        if not self._told:
+            self._told = True
+            parts = " and ".join(str(n) for n, _ in groupby(join.lengths))
+            logger.info(_UNKNOWN, sum(join.lengths), parts)
+
+
+def _key(x: torch.Tensor) -> tuple[int, ...]:
+    return (x.dim(), *x.shape[1:])
+
+
+def _note_within(rows: Rows, lengths: Sequence[int], *, flat: bool) -> None:
+    """A model has joined rows of its batch."""
+    known = {each.count: each for each in (rows, *reversed(rows.joined))}
+    runs = [known[n] for n in lengths if n in known]
+    if len(runs) == len(lengths):
+        found = Rows.join(runs, flat=flat)
+        if found not in rows.joined:
+            rows.joined.append(found)
+
+
+joins = Joins()

@@ -1,0 +1,32 @@
+"""What is drawn for rows that were joined is one device's: view after view, batch after batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_joined
+
+import dream
+from dream.adapters.pytorch.randomness.rows import Place, Rows
+from dream.data.partition import Division
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_views_and_batches_that_are_joined_are_drawn_for_as_on_one_device(ranks: int) -> None:
+    act = torch_joined.in_and_out
+    found, *_ = dream.launch(act, n=ranks, framework="torch", timeout=300)
+    assert {form: far for form, far in found.items() if not far < 1e-6} == {}
+
+
+def test_rows_of_several_batches_are_taken_and_put_back_one_after_another() -> None:
+    whole = torch.arange(2 * (5 + 5 + 3)).view(-1, 1)
+    runs = [Rows.of(Division(2).share(total, 1)) for total in (5, 5, 3)]
+    rows = Rows.join([Rows.join(runs[:2]), runs[2]])
+    taken = rows.take(whole, Place(0, 2))
+    assert taken.flatten().tolist() == [2, 3, 6, 7, 12, 13, 16, 17, 22, 23]
+    back = torch.zeros_like(whole)
+    rows.put(back, taken, Place(0, 2))
+    assert torch.equal(back[back > 0], taken.flatten())
+    apart = runs[0].take(torch.arange(10), Place(0, 2, copies=True))
+    assert apart.tolist() == [1, 3, 6, 8]

@@ -1,0 +1,173 @@
+"""Models that are called on views of a batch, or on batches of two loaders, that were joined; and
+models in which a sample's rows lie apart. Each draws, in the block and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import dream
+
+Step = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Siamese(nn.Module):
+    """Joins two inputs itself, and draws for each of them later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Dropout(0.3), nn.Linear(12, 8), nn.Tanh(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one, two = self.head(self.trunk(torch.cat([a, b]))).chunk(2)
+        return F.dropout(one, 0.2, self.training), two
+
+
+class HeadsFirst(nn.Module):
+    """Attention whose heads lie before the samples, and steps of time that do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(4, 8) for _ in range(3))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = len(x)
+
+        def heads(layer: nn.Module) -> torch.Tensor:
+            made: torch.Tensor = layer(x.view(n, 3, 4)).view(n, 3, 2, 4).permute(2, 0, 1, 3)
+            return made.reshape(-1, 3, 4)
+
+        weights = (heads(self.query) @ heads(self.key).transpose(1, 2)).softmax(-1)
+        mixed = F.dropout(weights, 0.2, self.training) @ heads(self.value)
+        steps = mixed.view(2, n, 3, 4).permute(2, 1, 0, 3).reshape(3, n, 8)
+        flat = F.dropout(steps.tanh().reshape(-1, 8), 0.2, self.training)
+        found: torch.Tensor = self.last(flat).view(3, n, 3).mean(0)
+        return found
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def two_nets() -> nn.Module:
+    second = nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 3))
+    return nn.ModuleList([net(), second])
+
+
+def views(join: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Step:
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        joined = join(x, x.flip(1))
+        return F.cross_entropy(model(joined), y.repeat(len(joined) // max(len(y), 1) or 2))
+
+    return step
+
+
+def noisy(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    joined = F.dropout(torch.cat([x, x.flip(1)]), 0.1)
+    joined = joined + 0.1 * torch.randn_like(joined) + 0.1 * torch.randn(len(joined), 1)
+    return F.cross_entropy(model((joined * 2).clamp(-1, 1)), torch.cat([y, y]))
+
+
+def side_by_side(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A sample's views lie together; features are joined view after view later."""
+    out = model(torch.stack([x, x.flip(1)], 1).view(-1, 12))
+    loss = F.cross_entropy(torch.cat(out.view(-1, 2, 3).unbind(1)), torch.cat([y, y]))
+    turned = torch.stack([x * 2, x.flip(1)]).transpose(0, 1).flatten(0, 1)
+    return loss + F.cross_entropy(model(turned), y.repeat_interleave(2))
+
+
+def siamese(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    one, two = model(x, x.flip(1))
+    return F.cross_entropy(one, y) + F.cross_entropy(two, y)
+
+
+def chained(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model[1](model[0](torch.cat([x, x.flip(1)]))), torch.cat([y, y]))
+
+
+FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
+    "cat": (net, views(lambda a, b: torch.cat([a, b]))),
+    "vstack": (net, views(lambda a, b: torch.vstack((a, b, a * 2)))),
+    "stack": (net, views(lambda a, b: torch.stack([a, b]).flatten(0, 1))),
+    "stack_scaled": (net, views(lambda a, b: 2 * torch.stack([a, b]).flatten(0, 1))),
+    "repeat": (net, views(lambda a, _: a.repeat(2, 1) + 0.1 * torch.arange(12))),
+    "expand": (net, views(lambda a, _: a.expand(2, -1, -1).reshape(-1, 12))),
+    "noisy": (net, noisy),
+    "side_by_side": (net, side_by_side),
+    "siamese": (Siamese, siamese),
+    "chained": (two_nets, chained),
+    "heads_first": (HeadsFirst, lambda m, x, y: F.cross_entropy(m(x), y)),
+    "heads_first_views": (HeadsFirst, views(lambda a, b: torch.cat([a, b]))),
+}
+
+
+def data(rows: int) -> TensorDataset:
+    draw = torch.Generator().manual_seed(rows)
+    return TensorDataset(
+        torch.randn(rows, 12, generator=draw), torch.randint(3, (rows,), generator=draw)
+    )
+
+
+def train(form: str, *, kept: bool = False, block: Any = nullcontext) -> np.ndarray:
+    """kept: the batches lie in a list."""
+    torch.manual_seed(3)
+    make, step = FORMS[form]
+    with block():
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader: Any = DataLoader(data(34), 16)
+        loader = list(loader) if kept else loader
+        for _ in range(3):
+            for x, y in loader:
+                optimizer.zero_grad()
+                step(model, x, y).backward()
+                optimizer.step()
+    return flat(model)
+
+
+def labelled_and_not(*, block: Any = nullcontext) -> np.ndarray:
+    """A model that is called on two loaders' batches at once, and on noise; and what is drawn for
+    the one that was read first."""
+    torch.manual_seed(3)
+    with block():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        one, two = DataLoader(data(34), 16, shuffle=True), DataLoader(data(90), 24, shuffle=True)
+        for _ in range(3):
+            for (x, y), (u, _) in zip(one, two, strict=False):
+                noise = torch.randn(len(x), 12)
+                out = model(torch.cat([x + 0.1 * noise, u, u.flip(1)]))
+                weak, strong = out[len(x) :].chunk(2)
+                loss = F.cross_entropy(out[: len(x)], y)
+                loss = loss + F.cross_entropy(strong, weak.detach().argmax(-1))
+                real, made = model(torch.cat([x, noise])).chunk(2)
+                loss = loss + F.softplus(-real).mean() + F.softplus(made).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return flat(model)
+
+
+def flat(model: nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+
+
+def in_and_out() -> dict[str, float]:
+    """How far each form ends in the block from where it ends without."""
+    torch.set_num_threads(1)
+    found = {}
+    for form in FORMS:
+        for kept in (False, True):
+            plain, ours = train(form, kept=kept), train(form, kept=kept, block=dream.strategy)
+            found[f"{form} {kept}"] = float(np.abs(plain - ours).max())
+    plain, ours = labelled_and_not(), labelled_and_not(block=dream.strategy)
+    return {**found, "labelled_and_not": float(np.abs(plain - ours).max())}
