@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +24,7 @@ from tensorflow.python.eager import context, record
 from tensorflow.python.ops import stateful_random_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
 
+from dream.cluster.settings import inherited
 from dream.stall.phases import Phase, PhaseRule
 
 LIBRARY = "libtensorflow_cc.so"
@@ -64,7 +64,7 @@ def log_no_information() -> bool:
     """Have TensorFlow's C++ log warnings and errors alone from here on, as TF_CPP_MIN_LOG_LEVEL=1
     has, which is read at import and stands where a user sets it; DTensor logs each function that
     it compiles. Return whether that could be done."""
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if "TF_CPP_MIN_LOG_LEVEL" in inherited():
         return True
     library = Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
     if not library.exists():

@@ -1,1 +1,1 @@
-"""Losses, and leaves of a graph, that are of single samples: added up by a loop, or of no row at all."""
+"""What is of single samples: their losses, which a loop adds up, and leaves of a graph."""
