@@ -119,9 +119,9 @@ class Marks:
         """Have a batch's tensors be of this share."""
         if isinstance(batch, torch.Tensor):
             key, memory = id(batch), memory_of(batch)
-            if key in self._of:
-                self._forget(key, memory)
-            gone = ref(batch, lambda _: self._forget(key, memory))
+            if (before := self._of.get(key)) is not None:
+                self._forget(key, memory, before.x)
+            gone = ref(batch, lambda own: self._forget(key, memory, own))
             self._of[key] = mark = Mark(gone, share, reading, at, made)
             self._alive[at] = self._alive.get(at, 0) + 1
             if memory:
@@ -142,7 +142,7 @@ class Marks:
         batch, as all of a dataset."""
         for x in in_batch(batch):
             if (before := self.itself(x)) is not None and before.at != at:
-                self._forget(id(x), memory_of(x))
+                self._forget(id(x), memory_of(x), before.x)
                 self._lasting.add(x)
             if x not in self._lasting:
                 yield x
@@ -153,8 +153,13 @@ class Marks:
         if self._of.get(key) is mark:
             self._of[key] = mark._replace(made=False)
 
-    def _forget(self, key: int, memory: int) -> None:
-        mark = self._of.pop(key)
+    def _forget(self, key: int, memory: int, own: ref[torch.Tensor]) -> None:
+        """A tensor is gone, or of another batch. own: of its mark; one that was marked anew has
+        another, though somebody may still hold the first."""
+        mark = self._of.get(key)
+        if mark is None or mark.x is not own:
+            return
+        del self._of[key]
         if self._alive[mark.at] > 1:
             self._alive[mark.at] -= 1
         else:

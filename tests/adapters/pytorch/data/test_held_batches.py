@@ -290,3 +290,18 @@ def test_what_an_object_has_is_of_its_batch() -> None:
             assert mark.at == at
         assert marks.of(graphs.source.weight) is None
     assert marks.of(Graphs.everything) is None  # no batch's
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_tensor_that_is_handed_out_again_is_of_its_last_batch() -> None:
+    """What stood for the first one took away the second, and then found nothing to take away."""
+    marks, x = Marks(), torch.zeros(2, 3)
+    marks.put(x, Share(2, 4, 2), None, 1)
+    first = marks.itself(x)
+    marks.put(x, Share(2, 4, 2), None, 2)
+    second = marks.itself(x)
+    assert second is not None
+    assert second.at == 2
+    del x
+    assert not marks
+    assert first is not None  # held until here, as by what the loop has used last
