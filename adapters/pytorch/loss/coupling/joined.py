@@ -33,20 +33,25 @@ def joined_by(
     dim = args[1] if len(args) > 1 else given.get("dim", given.get("axis", 0))
     if name not in _JOINS or dim != 0 or not args:
         return None
-    parts = [_part(x, origins.get(id(x)), of_batch) for x in leaves_of(args[0])]
-    known = [each for each in parts if each is not None]
-    if len(known) < len(parts) or len({n for n, _ in known}) == 1:
+    pieces = [_parts(x, origins.get(id(x)), of_batch) for x in leaves_of(args[0])]
+    known = [part for each in pieces for part in each]
+    if not all(pieces) or len({n for n, _ in known}) == 1:
         return None
     return JoinedRows(tuple(known))
 
 
-def _part(
+def _parts(
     x: torch.Tensor, origin: Origin | None, of_batch: Callable[[list[torch.Tensor]], bool]
-) -> tuple[int, int] | None:
+) -> Sequence[tuple[int, int]]:
+    """Of what one piece is made; of nothing, if that is not known."""
+    if isinstance(origin, JoinedRows):
+        return origin.parts
     if isinstance(origin, OfRows):
-        place = origin.place
-        return None if place.dim or place.copies else (origin.n, place.each)
-    return (1, len(x)) if origin is None and of_batch([x]) else None
+        n, place = origin.n, origin.place
+        if place.dim:
+            return ()
+        return [(n, 1)] * place.each if place.copies else [(n, place.each)]
+    return [(1, len(x))] if origin is None and of_batch([x]) else ()
 
 
 def batches_of(

@@ -15,6 +15,7 @@ import torch
 
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 
 _PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
@@ -79,7 +80,8 @@ class JoinedRows:
         runs = x.detach().split([n * each for n, each in self.parts])
         halves = [OfRows(n, Place(0, each)).half(run, last=last)
                   for run, (n, each) in zip(runs, self.parts, strict=True)]  # fmt: skip
-        return torch.cat(halves)
+        with current.reading():  # what is joined here is no batch's
+            return torch.cat(halves)
 
     def fits(self, x: torch.Tensor, half: torch.Tensor | None) -> bool:
         """Whether a function's result has such rows, each made by itself. half: what it gave of
@@ -190,7 +192,8 @@ def try_halves(
             return origin.half(x, last=last)
         return x.detach() if isinstance(x, torch.Tensor) else x
 
-    with torch.no_grad(), suppress(Exception), warnings.catch_warnings():
+    aside = current.reading()  # nor is what is joined of halves
+    with torch.no_grad(), suppress(Exception), warnings.catch_warnings(), aside:
         warnings.simplefilter("ignore")  # halves may be broadcast to what is whole
         args, given = tree_map(halve, (args, given))
         given_tensors = tensors_of((args, given))

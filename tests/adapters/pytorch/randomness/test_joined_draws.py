@@ -19,6 +19,12 @@ def test_views_and_batches_that_are_joined_are_drawn_for_as_on_one_device(ranks:
     assert {form: far for form, far in found.items() if not far < 1e-6} == {}
 
 
+@pytest.mark.slow
+def test_views_joined_to_another_batch_are_no_coupling() -> None:
+    """A line took them for coupled samples, and `strict=True` refused them."""
+    dream.launch(torch_joined.strictly, n=2, framework="torch", timeout=120)
+
+
 def test_rows_of_several_batches_are_taken_and_put_back_one_after_another() -> None:
     whole = torch.arange(2 * (5 + 5 + 3)).view(-1, 1)
     runs = [Rows.of(Division(2).share(total, 1)) for total in (5, 5, 3)]

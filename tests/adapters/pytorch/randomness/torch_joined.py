@@ -157,6 +157,25 @@ def labelled_and_not(*, block: Any = nullcontext) -> np.ndarray:
     return flat(model)
 
 
+def two_domains(*, block: Any = nullcontext) -> np.ndarray:
+    """A model that the loop calls part by part, the dropout by itself. The last
+    batches are as large on a rank as halves of the first."""
+    torch.manual_seed(3)
+    with block():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        one, two = DataLoader(data(50), 16, shuffle=True), DataLoader(data(90), 24, shuffle=True)
+        for _ in range(3):
+            for (x, y), (u, _) in zip(one, two, strict=False):
+                hidden = model[1](model[0](torch.cat([x, u])))
+                out = model[3](model[2](hidden))
+                loss = F.cross_entropy(out[: len(x)], y) + out[len(x) :].square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return flat(model)
+
+
 def flat(model: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
 
@@ -164,10 +183,27 @@ def flat(model: nn.Module) -> np.ndarray:
 def in_and_out() -> dict[str, float]:
     """How far each form ends in the block from where it ends without."""
     torch.set_num_threads(1)
-    found = {}
+    found: dict[str, float] = {}
     for form in FORMS:
         for kept in (False, True):
             plain, ours = train(form, kept=kept), train(form, kept=kept, block=dream.strategy)
             found[f"{form} {kept}"] = float(np.abs(plain - ours).max())
-    plain, ours = labelled_and_not(), labelled_and_not(block=dream.strategy)
-    return {**found, "labelled_and_not": float(np.abs(plain - ours).max())}
+    for loop in (labelled_and_not, two_domains):
+        found[loop.__name__] = float(np.abs(loop() - loop(block=dream.strategy)).max())
+    return found
+
+
+def strictly() -> None:
+    """Views of one loader's batch, joined to another's."""
+    torch.manual_seed(3)
+    with dream.strategy("mirrored", strict=True):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x, y), (u, v) in zip(DataLoader(data(32), 16), DataLoader(data(48), 24), strict=True):
+            views = torch.cat([u, u.flip(1)])
+            out = model(torch.cat([x, views]))
+            loss = F.cross_entropy(out[: len(x)], y)
+            loss = loss + F.cross_entropy(out[len(x) :], torch.cat([v, v]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
