@@ -35,11 +35,13 @@ _FAR = 8
 class PassReading:
     """A pass over a loader. recent: shares of the batches handed out last; a tuple, as a thread may
     read for another. lag: batches between what is yielded and what is trained on, once that is
-    known; ahead: while it was read, which is a prefetcher's. thread: that reads. waiting: what it
-    has read, and nobody has trained on yet, where that is told by the order."""
+    known; ahead: while it was read, which is a prefetcher's. largest: samples of a batch, so far.
+    thread: that reads. waiting: what it has read, and nobody has trained on yet, where that is told
+    by the order."""
 
     def __init__(self) -> None:
         self.recent: tuple[Share | None, ...] = ()
+        self.largest = 0
         self.lag: int | None = None
         self.ahead = False
         self.ended = False
@@ -60,6 +62,8 @@ class PassReading:
         """It hands out a batch; None for that there is none left."""
         self.recent = (*self.recent[-_FAR:], share)
         self.ended = share is None
+        if share is not None and share.total > self.largest:
+            self.largest = share.total
 
     def share(self) -> Share | None:
         """That of the batch that is trained on now, as far as yields tell."""
@@ -252,13 +256,28 @@ class Shares:
             mark = next((mark for x in leaves if (mark := self.marks.of(x)) is not None), None)
         if self.held.entered:
             self.held.called(mark, reads=self.reads)
-        if mark is None and (share := joins.share_in(leaves)) is not None:
-            return share
+        if mark is None and (joined := joins.shares_in(leaves)):
+            return self._of_joined(joined)
         if mark is None:
             self.held.missed()
             return self._unmarked(leaves)
         mark.reading.trained_on(mark.share)
         return mark.share
+
+    def _of_joined(self, shares: Sequence[Share]) -> Share:
+        """That of one of the batches that were joined, the same loader's in every step and on every
+        rank: of the largest ones, unless a rank has no row of this batch."""
+        largest = {}
+        for reading in self._readings.values():
+            for each in shares:
+                if any(each is share for share in reading.recent):
+                    reading.trained_on(each)
+                    largest[id(each)] = reading.largest
+
+        def size(share: Share) -> tuple[bool, int]:
+            return share.total >= share.parts, largest.get(id(share), share.total)
+
+        return max(shares, key=size)
 
     def holds(self, x: object) -> bool:
         """Whether a loader has handed out this very tensor."""

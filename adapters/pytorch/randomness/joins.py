@@ -100,14 +100,15 @@ class Joins:
         else:
             yield from zip(join.lengths, join.shares, strict=True)
 
-    def share_in(self, given: Iterable[torch.Tensor]) -> Share | None:
-        """That of the one batch which tensors were joined of, by what a loader gave of it."""
+    def shares_in(self, given: Iterable[torch.Tensor]) -> list[Share]:
+        """Those of the batches which the first of these that was joined is made of, by what a
+        loader gave."""
         for x in given:
             join = self._itself(x)
             shares = [s for s in (() if join is None else join.shares) if s and s.parts > 1]
             if shares:
-                return shares[0] if all(each is shares[0] for each in shares) else None
-        return None
+                return shares
+        return []
 
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
         """A call on these begins. rows: of the share that it is of; others: of the batches that the

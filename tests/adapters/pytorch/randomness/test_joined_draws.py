@@ -21,8 +21,9 @@ def test_views_and_batches_that_are_joined_are_drawn_for_as_on_one_device(ranks:
 
 @pytest.mark.slow
 def test_views_joined_to_another_batch_are_no_coupling() -> None:
-    """A line took them for coupled samples, and `strict=True` refused them."""
-    dream.launch(torch_joined.strictly, n=2, framework="torch", timeout=120)
+    """`strict=True` refused them; and ranks took one loss of both batches for different ones'."""
+    far = dream.launch(torch_joined.strictly, n=3, framework="torch", timeout=120)
+    assert max(far) < 1e-6
 
 
 def test_rows_of_several_batches_are_taken_and_put_back_one_after_another() -> None:

@@ -176,6 +176,21 @@ def two_domains(*, block: Any = nullcontext) -> np.ndarray:
     return flat(model)
 
 
+def one_loss(*, block: Any = nullcontext) -> np.ndarray:
+    """Over two batches at once. Of the last of the one, not every rank of three has a row, and as
+    many features as a rank has rows of it before."""
+    torch.manual_seed(3)
+    with block():
+        model = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x, y), (u, v) in zip(DataLoader(data(70), 34), DataLoader(data(90), 42), strict=False):
+            loss = F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return flat(model)
+
+
 def flat(model: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
 
@@ -193,8 +208,9 @@ def in_and_out() -> dict[str, float]:
     return found
 
 
-def strictly() -> None:
-    """Views of one loader's batch, joined to another's."""
+def strictly() -> float:
+    """Views of one loader's batch, joined to another's. How far `one_loss` is from one device."""
+    torch.set_num_threads(1)
     torch.manual_seed(3)
     with dream.strategy("mirrored", strict=True):
         model = net()
@@ -207,3 +223,4 @@ def strictly() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    return float(np.abs(one_loss() - one_loss(block=dream.strategy)).max())
