@@ -4,12 +4,13 @@ batch: what is drawn for them is too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, final
 from weakref import ref
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._log import logger
 from dream.adapters.pytorch.randomness.current import current
@@ -48,7 +49,8 @@ class Joins:
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
-        self._views: dict[tuple[int, ...], int] = {}
+        self._views: dict[tuple[int, ...], set[int]] = {}
+        self._seen: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._past: dict[tuple[int, ...], int] = {}
         self._told = False
 
@@ -58,14 +60,21 @@ class Joins:
         self._sizes.clear()
         self._given.clear()
         self._views.clear()
+        self._seen.clear()
         self._past.clear()
         self.wanted = False
         self.share_of = lambda _: None
 
-    def saw(self, x: torch.Tensor, views: int) -> None:
-        """A model is called on so many views of a batch, as was seen by what comes of half of it:
-        however they were joined."""
-        self._views[_key(x)] = views
+    def saw(self, x: torch.Tensor, count: int, views: int) -> None:
+        """A model is called on so many views of `count` rows, as was seen by what comes of half of
+        them: however they were joined. One: a sample's rows lie together, as is not known of what a
+        model gives, whose dropout hides it."""
+        if views == 1 and x.requires_grad:
+            return
+        seen = self._views.setdefault(_key(x), set())
+        if len(x) != count * count or not seen:  # as many rows as views leave a doubt
+            seen.add(views)
+            self._seen[x] = views
 
     def note(
         self, made: object, pieces: Sequence[object], *, flat: bool = False, turns: bool = False
@@ -153,13 +162,21 @@ class Joins:
         return found
 
     def _found(self, x: torch.Tensor, join: Join | None, known: Sequence[Rows]) -> Rows | None:
-        views = self._views.get(_key(x), 0) if join is None else 0
-        if views and len(x) == views * known[0].count:
+        views = self._views_in(x, known[0].count) if join is None else 0
+        if views == 1:
+            return None
+        if views:
             return Rows.join([known[0]] * views)
         join = join or self._of(x)
         if join is not None:
             return self._resolved(join, known)
         return self._given.get(len(x)) if x.requires_grad else None
+
+    def _views_in(self, x: torch.Tensor, count: int) -> int:
+        """How many views this is, by what was seen of it, or of others like it; 0 if unknown."""
+        seen = self._views.get(_key(x), set())
+        found = {self._seen[x]} if x in self._seen else {1} if 1 in seen else seen
+        return next((views for views in found if views == 1 or len(x) == views * count), 0)
 
     def of_length(self, length: int, rows: Rows, others: Iterable[Rows]) -> Rows | None:
         """The rows of what was joined last of those of a length; None where nothing was."""

@@ -141,8 +141,8 @@ class Lineage(Beneath):
             for x, each in zip(leaves_of(args), origins, strict=True):
                 if self.alike is not None and each is not None:
                     self.alike.of_batch(x)
-                if isinstance(each, OfRows) and each.place.copies and not each.place.dim:
-                    joins.saw(x, each.place.each)
+                if isinstance(each, OfRows) and each.place.each > 1 and not each.place.dim:
+                    joins.saw(x, each.n, each.place.each if each.place.copies else 1)
             for each in origins:
                 self._cuts.tell(getattr(each, "cut", ""))
             first = next((each for each in origins if isinstance(each, OfRows)), None)

@@ -85,6 +85,20 @@ def side_by_side(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return loss + F.cross_entropy(model(turned), y.repeat_interleave(2))
 
 
+def sorted_by_sample(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Views are joined, and then put beside each other, sample by sample."""
+    order = torch.arange(2 * len(x)).view(2, -1).t().reshape(-1)
+    out = model(torch.cat([x, x.flip(1)])[order])
+    return F.cross_entropy(out, torch.cat([y, y])[order])
+
+
+def in_both_orders(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Two models, of which one is called on patches and one on views, as many."""
+    patches = F.cross_entropy(model[0](x.repeat_interleave(2, 0)), y.repeat_interleave(2))
+    views = model[1](torch.cat([x[:, :3], x[:, 3:6]]))
+    return patches + F.cross_entropy(views, torch.cat([y, y]))
+
+
 def siamese(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     one, two = model(x, x.flip(1))
     return F.cross_entropy(one, y) + F.cross_entropy(two, y)
@@ -103,6 +117,8 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
     "expand": (net, views(lambda a, _: a.expand(2, -1, -1).reshape(-1, 12))),
     "noisy": (net, noisy),
     "side_by_side": (net, side_by_side),
+    "sorted_by_sample": (net, sorted_by_sample),
+    "in_both_orders": (two_nets, in_both_orders),
     "siamese": (Siamese, siamese),
     "chained": (two_nets, chained),
     "heads_first": (HeadsFirst, lambda m, x, y: F.cross_entropy(m(x), y)),
