@@ -36,7 +36,7 @@ while True: time.sleep(0.1)
         Path(f"{script}.go").write_text("go")
         out, err = launcher.communicate(timeout=120)
     assert (launcher.returncode, out) == (143, "saved\n")
-    assert "They may take 300 s (--grace)" in err
+    assert "may take 300 s (--grace)" in err
     assert "Stopped by SIGTERM. Ended with it: rank 0." in err
 
 

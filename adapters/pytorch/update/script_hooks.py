@@ -19,7 +19,7 @@ from torch import nn
 from dream._log import logger
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.private import current_node, gradient_hooks
+from dream.adapters.pytorch.private import current_node, gradient_hooks, version_of
 from dream.adapters.pytorch.update.script_functions import ScriptFunctions
 from dream.adapters.pytorch.update.waiting_hooks import Hook, WaitingHooks, tables
 
@@ -160,9 +160,14 @@ class ScriptHooks:
 
     def _on_rows(self, hook: Hook, gradient: torch.Tensor) -> torch.Tensor | None:
         times = self._times()
-        changed = hook(gradient if times == 1 else gradient / times)
-        if changed is None or times == 1:
-            return changed
+        if times == 1:
+            return hook(gradient)
+        given = gradient / times
+        changed = hook(given)
+        if changed is None and version_of(given):
+            changed = given  # it writes to what it is given
+        if changed is None:
+            return None
         self._say(_ROWS)
         return changed * times
 

@@ -28,11 +28,15 @@ class Lane:
         self._there = memoryview(b"")
 
     def write(self, message: Sequence[float]) -> bool:
-        """Put a message there; False where DDP has not laid it there yet, or elsewhere since."""
+        """Put a message there; False where DDP has not laid it there yet, or elsewhere since, and
+        for numbers that are infinite in its dtype."""
         gradient = self._carrier.grad
         if gradient is None or gradient is not self._gradient:
             return False
-        self._laid.pack_into(self._there, 0, *message)
+        try:
+            self._laid.pack_into(self._there, 0, *message)
+        except OverflowError:
+            return False
         return True
 
     def read(self) -> Sequence[float]:

@@ -88,6 +88,11 @@ def stepped_as_gradients_come() -> torch.Tensor:
     return weights(model)
 
 
+def halved_in_place(gradient: torch.Tensor) -> None:
+    """What it is given is to be changed, though it returns nothing."""
+    gradient.mul_(0.5)
+
+
 class Held(nn.Module):
     """Its activations' gradients are held within bounds."""
 
@@ -99,6 +104,7 @@ class Held(nn.Module):
         hidden = torch.tanh(self.first(x))
         if hidden.requires_grad:
             hidden.register_hook(lambda gradient: gradient.clamp(-0.002, 0.002))
+            hidden.register_hook(halved_in_place)
         found: torch.Tensor = self.last(hidden)
         return found
 
