@@ -213,7 +213,8 @@ class Joins:
         return join if held is not None and held() is x else None
 
     def _resolved(self, join: Join, known: Sequence[Rows]) -> Rows | None:
-        """Find which rows each piece has; None where one has none of a batch."""
+        """Find which rows each piece has; None where one has none of a batch, or every rank has all
+        of each: as an index of two rows, beside others that a model joined in an evaluation."""
         runs = []
         for length, share in zip(join.lengths, join.shares, strict=True):
             fits = [each for each in known if each.count == length]
@@ -224,6 +225,8 @@ class Joins:
             if len({each.total for each in fits}) > 1:
                 self._tell(join)
             runs.append(fits[0])
+        if all(run.count == run.total for run in runs):
+            return None
         return Rows.join(runs, flat=join.flat)
 
     def _tell(self, join: Join) -> None:

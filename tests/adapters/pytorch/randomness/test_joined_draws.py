@@ -7,6 +7,7 @@ import torch
 import torch_joined
 
 import dream
+from dream.adapters.pytorch.randomness.joins import Joins
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Division
 
@@ -37,3 +38,13 @@ def test_rows_of_several_batches_are_taken_and_put_back_one_after_another() -> N
     assert torch.equal(back[back > 0], taken.flatten())
     apart = runs[0].take(torch.arange(10), Place(0, 2, copies=True))
     assert apart.tolist() == [1, 3, 6, 8]
+
+
+def test_what_every_rank_has_whole_is_no_batchs() -> None:
+    """Of an evaluation's rows: an index of two rows was taken for them (2e-1 in PyG's graphs)."""
+    joins = Joins()
+    joins.share_of = lambda x: Division(1).share(len(x), 0)
+    pieces = [torch.zeros(1, 3), torch.ones(1, 3)]
+    joins.note(torch.cat(pieces), pieces)
+    rows = Rows.of(Division(2).share(8, 0))
+    assert joins.rows_of(torch.zeros(2, 5), rows, []) is None
