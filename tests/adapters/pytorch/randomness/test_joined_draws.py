@@ -43,7 +43,7 @@ def test_rows_of_several_batches_are_taken_and_put_back_one_after_another() -> N
 def test_what_every_rank_has_whole_is_no_batchs() -> None:
     """Of an evaluation's rows: an index of two rows was taken for them (2e-1 in PyG's graphs)."""
     joins = Joins()
-    joins.share_of = lambda x: Division(1).share(len(x), 0)
+    joins.share_of = lambda x: Division(1).share(1, 0) if len(x) == 1 else None
     pieces = [torch.zeros(1, 3), torch.ones(1, 3)]
     joins.note(torch.cat(pieces), pieces)
     rows = Rows.of(Division(2).share(8, 0))
