@@ -18,15 +18,16 @@ from dream.adapters.pytorch.randomness.words import variables_of
 _FRAMES, _MOST = 6, 100
 
 
-def tensors_named() -> Iterator[torch.Tensor]:
+def tensors_named(*, items: bool = True) -> Iterator[torch.Tensor]:
     """Yield what the script's own frames can name now, once for each name: variables, items of
-    lists and dicts of them, attributes of its objects. Before the first batch nothing of one is in
-    them."""
+    lists and dicts of them (if items), attributes of its objects. Before the first batch nothing of
+    one is in them."""
     scopes = ((variables_of(frame), frame.f_globals) for frame in frames_of_script())
     for names in {id(scope): scope for both in scopes for scope in both}.values():
         for value in [*names.values()]:
             with suppress(Exception):  # objects that stand for others may raise anything
-                yield from _tensors(value)
+                if items or not isinstance(value, (list, tuple, dict)):
+                    yield from _tensors(value)
 
 
 def frames_of_script() -> Iterator[FrameType]:

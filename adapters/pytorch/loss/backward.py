@@ -174,6 +174,8 @@ class WeighedBackward:
             inputs: Any = None,
         ) -> None:
             given = grad_tensors if grad_variables is None else grad_variables
+            if self._late.held and self._calls:
+                self.hear_late()
             if given is None and inputs is None and not (retain_graph or create_graph):
                 known = self._known(tensors)
                 if known is not None:
@@ -187,8 +189,6 @@ class WeighedBackward:
         """Backward passes from what is not known yet."""
 
         def backward(tensors: Any, given: Any, retain: Any, create: bool, inputs: Any) -> None:
-            if self._late.held and self._calls:
-                self.hear_late()
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             if not self._calls or not all(map(has_graph, roots)) or recomputing():
                 if given is not None or inputs is not None or not self._add_nothing(run, roots):
@@ -221,7 +221,7 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or not isinstance(root, torch.Tensor) or self._late.held:
+        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
             return None
         if self.row_leaves or not self.script_hooks.idle:
             return None

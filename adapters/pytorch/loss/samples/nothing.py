@@ -82,8 +82,9 @@ class LentZero:
         self._lent: tuple[ref[torch.Tensor], torch.Tensor] | None = None
 
     def lend(self, root: torch.Tensor) -> None:
-        """A loss is to hold the global value. One that has another name too is kept."""
-        if sum(x is root for x in tensors_named()) > 1:
+        """A loss is to hold the global value. One that has another name too is kept; not one that
+        is in a list, where a loop gathers its losses."""
+        if sum(x is root for x in tensors_named(items=False)) > 1:
             self._lent = ref(root), root.detach().clone()
 
     def give_back(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from loss_scripts import BATCH, WIDTH, Trained, integers, loop, mlp, numbers
+from loss_scripts import BATCH, WIDTH, Trained, integers, loop, mlp, numbers, trained
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -59,6 +59,20 @@ def added_to_a_zero_that_is_kept() -> Trained:
     rare = torch.zeros(37, dtype=torch.int64)
     rare[[1, 10, 16]] = 1
     return loop(mlp(KINDS), loss, batches(rare))
+
+
+def gathered_in_a_list() -> Trained:
+    """A fresh 0 is in it before its backward, and holds the global loss ever after."""
+    kept: list[torch.Tensor] = []
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        kept.append(sum(each_of(m, b, 1), torch.zeros(())))
+        return kept[-1]
+
+    rare, model = torch.zeros(37, dtype=torch.int64), mlp(KINDS)
+    rare[[1, 10, 16]] = 1
+    loop(model, loss, batches(rare))
+    return trained(model, [each.item() for each in kept])
 
 
 def added_to_nothing() -> Trained:
@@ -249,7 +263,7 @@ def a_part_whose_weight_grows() -> Trained:
 SINGLES: dict[str, Callable[[], Trained]] = {
     each.__name__: each
     for each in (
-        added_to_zero, added_to_a_zero_that_is_kept, added_to_nothing,
+        added_to_zero, added_to_a_zero_that_is_kept, gathered_in_a_list, added_to_nothing,
         some_left_out, some_left_out_beside_a_penalty,
         beside_a_penalty, as_many_kinds_as_rows, by_matching, by_pairs_of_an_image, dice_of_each,
         over_the_sum_of_weights, by_weights_in_one_tensor, parts_of_each,
