@@ -146,6 +146,7 @@ class HostMemory:
         assert self._folder is not None
         begun = self._folder.begin_alike(kept.order[0], next(_numbers))
         with self._folder.writing(begun):
+            begun.part.mkdir()
             for name, piece in pieces:
                 with (begun.part / name).open("ab") as file:
                     file.write(piece.data)

@@ -124,11 +124,10 @@ class CheckpointFolder:
             shutil.rmtree(begun.part, ignore_errors=True)
 
     def begin_alike(self, step: int, number: int) -> Begun:
-        """Make the folder that one is written into, whose name each rank knows by itself. number:
-        of those that the ranks have begun so."""
-        part = self.path / f"{_PART}{step}-{number}"
-        part.mkdir(exist_ok=True)
-        return Begun(part, self._free_place(step))
+        """Name the folder that one is written into, as each rank knows it by itself. Who writes
+        makes it: a rank that does not may come when it is in its place. number: of those that the
+        ranks have begun so."""
+        return Begun(self.path / f"{_PART}{step}-{number}", self._free_place(step))
 
     def write(
         self, begun: Begun, allotment: Allotment, kinds: Mapping[str, Arrays]
@@ -137,6 +136,7 @@ class CheckpointFolder:
         file holds."""
         if self._in_memory:
             check_room(self.path, allotment.size)  # the one before stays until this one is whole
+        begun.part.mkdir(exist_ok=True)
         return {
             name: write_arrays(begun.part / name, arrays, in_memory=self._in_memory)
             for kind, held in kinds.items()

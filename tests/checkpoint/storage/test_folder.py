@@ -16,6 +16,8 @@ import pytest
 
 from dream import ConfigurationError, DreamError, Unsupported
 from dream.checkpoint import CheckpointContent, CheckpointFolder, OptimizerState, check_arrays
+from dream.checkpoint.storage.allotment import Allotment
+from dream.checkpoint.storage.folder import arrays_of, state_of
 from dream.checkpoint.storage.words import from_json, to_json
 
 WRITER = """
@@ -146,6 +148,18 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".part-00cd.latest").write_bytes(b"step-")
     folder.save(made(2))
     assert not [*tmp_path.glob(".part-*")]
+
+
+def test_a_rank_that_comes_late_and_writes_nothing_leaves_nothing(tmp_path: Path) -> None:
+    folder, checkpoint = CheckpointFolder(tmp_path, in_memory=True), made(15)
+    kinds, allotment = arrays_of(checkpoint), Allotment()
+    for kind, arrays in kinds.items():
+        for name, array in arrays.items():
+            allotment.takes(kind, name, array.nbytes)
+    begun = folder.begin_alike(15, 2)
+    folder.commit(begun, allotment, state_of(checkpoint), folder.write(begun, allotment, kinds))
+    folder.begin_alike(15, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000015"]
 
 
 @pytest.mark.parametrize(
