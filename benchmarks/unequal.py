@@ -2,7 +2,8 @@
 ranks' speeds, beside two ranks of one speed. The slower one computes each of its samples four times
 over in forward and backward, so that what is timed is work and not sleep.
 
-    python benchmarks/unequal.py [--rounds 5] [--steps 120] [--markdown] [--json FILE]
+    python benchmarks/unequal.py [--keras tensorflow|torch] [--rounds 5] [--steps 120]
+                                 [--markdown] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 
 from _measure import arguments, dream_command, interleave, ratios, write_json
 
-SCRIPT = str(Path(__file__).with_name("_unequal_rank.py"))
+SCRIPT, KERAS_SCRIPT = (
+    str(Path(__file__).with_name(name)) for name in ("_unequal_rank.py", "_unequal_keras_rank.py")
+)
 SLOWER = 4
 CONTENDERS = {
     "two even ranks": ({}, 1),
@@ -30,9 +33,10 @@ CONTENDERS = {
 def main() -> int:
     parser = arguments(__doc__, rounds=5)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--keras", metavar="BACKEND", help="fit of a Keras model, on a backend")
     asked = parser.parse_args()
     times = interleave(
-        {name: partial(train, options, times, asked.steps)
+        {name: partial(train, options, times, asked.steps, asked.keras)
          for name, (options, times) in CONTENDERS.items()},
         rounds=asked.rounds, warmup=1,
     )  # fmt: skip
@@ -41,14 +45,15 @@ def main() -> int:
     return 0
 
 
-def train(options: dict[str, object], slower: int, steps: int) -> float:
+def train(options: dict[str, object], slower: int, steps: int, keras: str | None) -> float:
     """Return the seconds of a step, of the second half of a training."""
+    backend = {"KERAS_BACKEND": keras} if keras else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "seconds")
         words = [str(out), json.dumps(options), str(slower), str(steps)]
         subprocess.run(
-            [dream_command(), "run", "-n", "2", SCRIPT, *words],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True,
+            [dream_command(), "run", "-n", "2", KERAS_SCRIPT if keras else SCRIPT, *words],
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | backend, check=True, capture_output=True,
         )  # fmt: skip
         return float(out.read_text())
 

@@ -16,8 +16,9 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
+from dream.adapters.keras.update.pace import Clock, KerasPace
 from dream.collectives import Communicator
-from dream.data.partition import Division
+from dream.data.partition import Divided, Division, Share
 from dream.mixed.resync import Resyncs
 from dream.strategies.spec import Framework
 from dream.update.update import Knobs
@@ -26,9 +27,12 @@ SHARE = "dream.share"
 BATCH = "dream.batch"
 PARTS = "dream.parts"
 MORE = "dream.more"
+WHOLE = "dream.whole"
+PLACES = "dream.places"
 """Keys of a dealt element: {SHARE: a `BatchShare` or its three numbers, BATCH: what the model is
 given}; or {PARTS: such an element for each part that is here}; or, where each rank reads data of
-its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...}."""
+its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...}; or, where
+shares change, {SHARE: a digest, WHOLE: a global batch}, or with PLACES, where it is in WHOLE."""
 
 
 @final
@@ -44,6 +48,11 @@ class BatchShare(NamedTuple):
     total: Any
     digest: Any = 0.0
     first: Any = None
+
+    @classmethod
+    def of(cls, share: Share, digest: float = 0.0) -> BatchShare:
+        """Return the one in plain numbers."""
+        return cls(share.count, share.total, digest, share.first if share.most else None)
 
     @property
     def fraction(self) -> Any:
@@ -66,7 +75,9 @@ class Engine(ABC):
     knobs: how an update is made. honours: the values of each that can be; none for any.
     whole_loops: whether a loop of the user's own may compute whole batches, on every part.
     draws_locally: whether each part is asked to draw for itself.
-    exchange: how the parts' gradients become one; None for their sum.
+    divided: how batches are divided among the parts, as it is now.
+    exchange: how the parts' gradients become one; None for their sum. pace: has shares follow the
+    ranks' speeds; None where they stay.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     fits: whether a step is begun again in smaller parts when memory runs out. chooses: whether
         it takes `recompute="auto"`.
@@ -77,7 +88,8 @@ class Engine(ABC):
 
     rank: int
     parts: int
-    _shares: object = None
+    divided: Divided
+    pace: KerasPace | None = None
     seed: int | None
     pooled: bool = False
     whole_loops: bool = False
@@ -103,23 +115,19 @@ class Engine(ABC):
         self.communicator = self.readers = communicator
         self.rank = communicator.rank
         self.parts = communicator.world_size
-        self.asks(plan)
+        self.divided = Divided(Division.asked(self.parts, plan.options.get("shares")))
         self.seed = plan.seed
         self.resyncs = plan.resyncs
 
-    def asks(self, plan: Plan) -> None:
-        """Take how batches are to be divided, among `parts`."""
-        self._shares = plan.options.get("shares")
+    def _follow_speeds(self, clock: Clock) -> None:
+        """Have shares follow the ranks' speeds. They are runs of each batch from the first on."""
+        self.divided.now = Division(self.parts, (1,) * self.parts)
+        self.pace = KerasPace(self.communicator, self.divided, clock)
 
     @property
     def division(self) -> Division:
-        """How global batches are divided among the parts."""
-        if self._shares == "auto":
-            raise Unsupported(
-                "Shares that follow measured speeds are there for a torch loop alone. Received: "
-                "shares='auto' and a Keras model. Give them by hand, as in shares=[3, 1]."
-            )
-        return Division.asked(self.parts, self._shares)
+        """How the next global batch is divided among the parts."""
+        return self.divided.now
 
     @property
     def steps(self) -> bool:
@@ -281,6 +289,14 @@ class Engine(ABC):
     def met(self, count: Any, more: Any) -> BatchShare:
         """Return the share of a batch of its own part, in a step. more: whether another follows."""
         raise NotImplementedError
+
+    def own_of(self, element: Any) -> tuple[Any, BatchShare]:
+        """Return this part's samples of a batch that comes whole, in a step, and its share."""
+        raise NotImplementedError
+
+    def redivided(self) -> None:
+        """Shares are others from the next batch on."""
+        return
 
     # Scopes, and changes on the instance: nothing where the backend needs none.
 

@@ -29,6 +29,7 @@ from dream.adapters.keras.data.sources import (
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.in_step import InStep, reading_ahead
 from dream.adapters.keras.randomness.start import seed_of_order
+from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.drift import CopiesGuard, guard_of
 from dream.checkpoint.leaving import Notice
 from dream.cluster import settings
@@ -188,12 +189,22 @@ def make_train_function(model: Any, state: FitState, force: bool = False) -> Any
             raise StopIteration
         if state.guard is not None:
             state.guard.before_step(model)
+        _follow_speeds(model, state.engine)
         logs = step(data)
         progress.steps = (progress.steps or 0) + 1
         return logs
 
     model.train_function = counted
     return counted
+
+
+def _follow_speeds(model: Any, engine: Engine) -> None:
+    """Divide batches by the ranks' speeds, now and then, where that is asked for."""
+    if engine.pace is None:
+        return
+    blind = partial(batch_norm.synchronises, model, engine)
+    if engine.pace.before_step(model.steps_per_execution, blind):
+        engine.redivided()
 
 
 def _in_own_order(x: Any) -> bool:

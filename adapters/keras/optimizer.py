@@ -221,7 +221,7 @@ def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables
     ignored = {
         "accumulate": knobs.accumulate if knobs.accumulates else None,
         "compression or op": (knobs.compression, knobs.op) if engine.exchange else None,
-        "shares": engine.division.weights,
+        "shares": engine.division.weights if engine.pace is None else "auto",
     }
     given = [f"{name}={value!r}" for name, value in ignored.items() if value is not None]
     if given:

@@ -15,7 +15,7 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
-from dream.adapters.keras.engine import BATCH, MORE, PARTS, SHARE, BatchShare, Engine
+from dream.adapters.keras.engine import BATCH, MORE, PARTS, SHARE, WHOLE, BatchShare, Engine
 from dream.adapters.keras.randomness import sizes
 from dream.adapters.keras.update import batch_norm, own_step
 
@@ -24,7 +24,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     """Train. element: a dealt one, alone or as x, or a batch that counts as an equal share."""
     batch, share = _opened(element, engine)
     if engine.knobs.accumulates:
-        return _train_in_micros(model, engine, batch, share)
+        return _train_in_micros(model, engine, _begun(batch, share, engine), share)
     custom = type(model).train_step is not keras.Model.train_step
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
     dealt = share if batch is not element else None
@@ -32,6 +32,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
         drawn = sizes.known(own_step.check(model, engine, batch))
         worth = own_step.weight(model, engine, share) if custom else 1.0
         scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
+        batch = _begun(batch, share, engine)
         if custom:
             with drawn, scope, optimizer.step_scope(worth), sums.noting():
                 logs = _own_step(model, "train_step", batch)
@@ -83,6 +84,11 @@ def _own_step(model: Any, name: str, batch: Any) -> Any:
         ) from error
 
 
+def _begun(batch: Any, share: BatchShare, engine: Engine) -> Any:
+    """Return a batch whose step is timed from here on, where that is asked for."""
+    return batch if engine.pace is None else engine.pace.clock.begun(share.count, batch)
+
+
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     if isinstance(element, tuple) and isinstance(element[0], dict) and SHARE in element[0]:
         given = element[0]  # to train_on_batch
@@ -91,9 +97,13 @@ def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         element = engine.mine(element[PARTS])
     if isinstance(element, dict) and MORE in element:
         return element[BATCH], engine.met(element[SHARE], element[MORE])
+    if isinstance(element, dict) and WHOLE in element:
+        return engine.own_of(element)
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
-        return element[BATCH], BatchShare(share[0], share[1], share[2])
+        if not isinstance(share, BatchShare):
+            share = BatchShare(*(share[place] for place in range(share.shape[0])))
+        return element[BATCH], share
     return element, BatchShare(1.0, float(engine.parts))
 
 

@@ -93,6 +93,8 @@ class TensorFlowEngine(Engine):
             return None
         division = self.division
         rows = max(len(division.rows(self._batch, part)) for part in range(self.parts))
+        if self.pace is not None:  # shares that change may grow
+            rows = self._batch
         return -(-rows // self.knobs.micros)
 
     def example(self, source: Arrays | Batches) -> Any:

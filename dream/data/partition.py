@@ -95,7 +95,7 @@ class Division:
         spare, whole = batch_size - len(speeds), sum(speeds)
         edges = [round(spare * edge / whole) for edge in accumulate(speeds, initial=0.0)]
         counts = tuple(1 + after - before for before, after in pairwise(edges))
-        return cls(len(counts), counts if len(set(counts)) > 1 else None)
+        return cls(len(counts), counts)
 
     @property
     def edges(self) -> tuple[int, ...]:

@@ -61,9 +61,9 @@ class GivenBatches:
     def _part(self, batch: Any, rows: int, digest: int, part: int) -> dict[str, Any]:
         dealt = self._engine.division.share(rows, part)
         cut = dealt.cut if dealt.count else slice(0, 1)  # which then weighs nothing
-        share: Any = BatchShare(dealt.count, rows, digest)
+        share: Any = BatchShare.of(dealt, digest)
         if self._engine.framework == "tensorflow":  # where other numbers would be traced anew
-            share = np.array(share, np.float32)
+            share = np.array([each for each in share if each is not None], np.float32)
         return {BATCH: tree.map_structure(lambda a: a[cut], batch), SHARE: share}
 
     def _say(self, rows: list[int]) -> None:

@@ -10,23 +10,11 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from dream._errors import Unsupported
-from dream._log import logger
 from dream.adapters.pytorch.private import NormBase
 from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
-from dream.data.partition import Divided, Division, Share
-
-_FIRST, _EVERY = 6, 32
-"""Batches before the ranks compare for the first time, and between two times after that."""
-
-_WORTH = 0.1
-"""Part of a rank's share that a change must be to be made: times are noisy."""
-
-_BLIND = (
-    "shares='auto' leaves shares equal: BatchNorm over the global batch has ranks wait for one "
-    "another in forward, where their speeds are measured. Give shares by hand, as in shares=[3, 1]"
-)
+from dream.data.pace import Speeds, Taken, check_measured
+from dream.data.partition import Divided, Share
 
 _SEVERAL = (
     "shares='auto' leaves shares as they are: batches of several loaders are trained on, and those "
@@ -46,16 +34,11 @@ class SharePace:
     """
 
     def __init__(self, ranks: Communicator, divided: Divided, device: torch.device) -> None:
-        if device.type != "cpu":
-            raise Unsupported(
-                "A GPU computes asynchronously, so the ranks' speeds cannot be measured. Received: "
-                f"shares='auto' on {device}. Give them by hand, as in shares=[3, 1]."
-            )
-        self._ranks, self._divided = ranks, divided
-        self._samples, self._seconds = 0, 0.0
+        check_measured(str(device))
+        self._ranks, self._speeds = ranks, Speeds(ranks, divided)
+        self._samples, self._seconds, self._batches = 0, 0.0, 0
         self._given: tuple[float, int] | None = None
-        self._left = _FIRST
-        self._blind = self._over = False
+        self._blind = False
         self._loader: object = None
 
     def made(self, module: nn.Module) -> None:
@@ -76,6 +59,7 @@ class SharePace:
                 self._given = None
                 self._seconds += time.perf_counter() - began
                 self._samples += samples
+                self._batches += 1
             return backward(*args, **kwargs)
 
         return timed
@@ -84,36 +68,13 @@ class SharePace:
         """A batch of a loader to train on is about to be drawn. Every rank calls it as often, and
         they compare now and then. A thread that reads ahead draws while others train, and changes
         nothing."""
-        if self._over or current.is_apart():
+        if self._speeds.over or current.is_apart():
             return
         self._loader = self._loader or loader
         if loader is not self._loader:
-            self._end(_SEVERAL)
+            self._speeds.end(_SEVERAL)
             return
-        self._left -= 1
-        if self._left > 0 or batch_size < self._divided.now.parts:
-            return
-        self._left = _EVERY
-        seen = [self._samples, self._seconds, self._blind]
-        told = self._ranks.all_gather_object(seen)
-        self._samples, self._seconds = 0, 0.0
-        if any(blind for *_, blind in told):
-            self._end(_BLIND)
-        elif all(samples and seconds for samples, seconds, _ in told):
-            self._follow([samples / seconds for samples, seconds, _ in told], batch_size)
-
-    def _end(self, why: str) -> None:
-        self._over = True
-        logger.info(why)
-
-    def _follow(self, speeds: list[float], batch_size: int) -> None:
-        wanted = Division.by_speed(speeds, batch_size)
-        parts = range(wanted.parts)
-        now = [len(self._divided.now.rows(batch_size, part)) for part in parts]
-        then = [len(wanted.rows(batch_size, part)) for part in parts]
-        if any(abs(a - b) > max(_WORTH * a, 1) for a, b in zip(now, then, strict=True)):
-            self._divided.now = wanted
-            logger.info(
-                "shares follow the ranks' speeds: of %d samples %s by rank, before %s",
-                batch_size, then, now,
-            )  # fmt: skip
+        if batch_size >= self._ranks.world_size and self._speeds.due():
+            taken = Taken(self._samples, self._seconds, self._batches)
+            self._samples, self._seconds, self._batches = 0, 0.0, 0
+            self._speeds.compare(taken, blind=self._blind)

@@ -18,21 +18,21 @@ from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.data.loader import dealt_of
-from dream.data.partition import Division, global_batches
+from dream.data.partition import Divided, global_batches
 
 
-def of_arrays(source: Arrays, rank: int, division: Division) -> Iterable[Any]:
+def of_arrays(source: Arrays, rank: int, divided: Divided) -> Iterable[Any]:
     """Yield the shares of `rank`, global batch after global batch. One part has no share to speak
     of: its elements are the bare batches."""
-    return _Passes(lambda: _array_elements(source, _places(source), rank, division))
+    return _Passes(lambda: _array_elements(source, _places(source), rank, divided))
 
 
-def of_batches(source: Batches, rank: int, division: Division, *, mixed: bool) -> Iterable[Any]:
+def of_batches(source: Batches, rank: int, divided: Divided, *, mixed: bool) -> Iterable[Any]:
     """Yield the shares of `rank` of the global batches that a source yields, each with the digest
     of its batch. mixed: whether ranks of another framework compare it."""
-    if division.parts == 1:  # Keras's own may be good for one pass
+    if divided.now.parts == 1:  # Keras's own may be good for one pass
         return _Passes(lambda: _read(source))
-    return _Passes(lambda: _batch_elements(_read(source), rank, division, mixed=mixed))
+    return _Passes(lambda: _batch_elements(_read(source), rank, divided, mixed=mixed))
 
 
 def example(source: Arrays | Batches) -> Any:
@@ -68,34 +68,35 @@ def _in_order(source: Arrays) -> Iterator[Any]:
 
 
 def _array_elements(
-    source: Arrays, batches: Iterator[Any], rank: int, division: Division
+    source: Arrays, batches: Iterator[Any], rank: int, divided: Divided
 ) -> Iterator[Any]:
     inputs = private_data.sliceable(source.inputs, "torch")
     left_out = source.passes.left_out
     for batch in islice(batches, left_out, None):
-        mine = batch[division.share(len(batch), rank).cut]
+        share = divided.now.share(len(batch), rank)
+        mine = batch[share.cut]
         shown = mine if len(mine) else batch[:1]
         data = tree.map_structure(lambda a, at=shown: _take(a, at), inputs)
-        if division.parts == 1:
+        if divided.now.parts == 1:
             yield data
         else:
-            yield {BATCH: data, SHARE: BatchShare(len(mine), len(batch))}
+            yield {BATCH: data, SHARE: BatchShare.of(share)}
     if left_out:  # Keras makes its further iterator after passes of all batches only
         _places(source)
 
 
 def _batch_elements(
-    batches: Iterator[Any], rank: int, division: Division, *, mixed: bool
+    batches: Iterator[Any], rank: int, divided: Divided, *, mixed: bool
 ) -> Iterator[Any]:
     for batch in batches:
         flat = [t for t in tree.flatten(batch) if t is not None]
         total, digest = len(flat[0]), _digest(flat, mixed=mixed)
-        share = division.share(total, rank)
+        share = divided.now.share(total, rank)
         part = share.cut if share.count else slice(0, 1)
         data = tree.map_structure(
             lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
         )
-        yield {BATCH: data, SHARE: BatchShare(share.count, total, digest)}
+        yield {BATCH: data, SHARE: BatchShare.of(share, digest)}
 
 
 def _read(source: Batches) -> Iterator[Any]:

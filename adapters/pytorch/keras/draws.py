@@ -74,9 +74,12 @@ def noting_draws(model: Any) -> Iterator[list[bool]]:
 class TorchRows(ShareRows):
     """A part's rows of the batch."""
 
-    def __init__(self, share: BatchShare, part: int, division: Division) -> None:
+    def __init__(self, share: BatchShare, part: int, parts: int) -> None:
+        """part: which of so many it is, where samples are dealt to them in turn."""
         self._count, self._total = max(int(share.count), 1), int(share.total)
-        cut = division.share(self._total, part).cut
+        cut = Division(parts).share(self._total, part).cut
+        if share.first is not None:
+            cut = slice(int(share.first), int(share.first) + self._count)
         # without a sample, the one that stands in weighs nothing
         self._own = cut if share.count else slice(0, 1)
         self._stacked: set[int] = set()

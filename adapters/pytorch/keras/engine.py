@@ -33,6 +33,7 @@ from dream.adapters.pytorch.keras.auto_recompute import MeasuringChooser
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
+from dream.adapters.pytorch.keras.pace import EagerClock
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.current import RowMemory
@@ -74,6 +75,8 @@ class TorchEngine(Engine):
         self._adding = communicator.unchecked()  # the same on every rank, at every step
         self._fitting = FittingSteps(self.total)
         self._memory = RowMemory()
+        if plan.options.get("shares") == "auto" and self.parts > 1:
+            self._follow_speeds(EagerClock())
         self._values = 2.0  # of a channel, that statistics were last taken of
 
     @property
@@ -81,6 +84,8 @@ class TorchEngine(Engine):
         return "torch"
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
+        if self.pace is not None:
+            self.pace.clock.stop(tensors)
         with torch.no_grad():
             native = [convert_to_tensor(t).detach() for t in tensors]
             return list(self._adding.all_reduce(native, "sum"))
@@ -171,7 +176,7 @@ class TorchEngine(Engine):
         return list(tensors)
 
     def arrays(self, source: Arrays) -> Iterable[Any]:
-        return data.of_arrays(source, self.rank, self.division)
+        return data.of_arrays(source, self.rank, self.divided)
 
     def batches(self, source: Batches) -> Iterable[Any]:
         if self._parted:
@@ -179,7 +184,7 @@ class TorchEngine(Engine):
                 "Streams are read in parts in torch's own loops. Received: input='sharded' and a "
                 "Keras fit over batches that come one after the other. Remove input=."
             )
-        return data.of_batches(source, self.rank, self.division, mixed=self.mixed)
+        return data.of_batches(source, self.rank, self.divided, mixed=self.mixed)
 
     def example(self, source: Arrays | Batches) -> Any:
         return data.example(source)
@@ -218,7 +223,7 @@ class TorchEngine(Engine):
 
     @contextmanager
     def drawing(self, share: BatchShare) -> Iterator[None]:
-        rows = TorchRows(share, self.rank, self.division)
+        rows = TorchRows(share, self.rank, self.parts)
         before = torch.get_rng_state() if self.knobs.accumulates else None
         with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
             yield

@@ -92,7 +92,7 @@ class KerasStep:
         share = None if self._shares is None else self._shares.of(tree.flatten(batch))
         if share is None or self._engine.parts == 1:
             return nullcontext()
-        return self._engine.drawing(BatchShare(share.count, share.total))
+        return self._engine.drawing(BatchShare.of(share))
 
     def _draw(self, inputs: Batch) -> None:
         """Draw what the other ranks draw in a step that this one has no sample for."""

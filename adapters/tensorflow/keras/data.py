@@ -13,7 +13,7 @@ from keras import tree
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BATCH, PARTS, SHARE
+from dream.adapters.keras.engine import BATCH, PARTS, PLACES, SHARE, WHOLE
 from dream.adapters.tensorflow.engine import of_any_length
 from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.data.partition import Division
@@ -57,7 +57,7 @@ def whole_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
     where the seed's order is asked for."""
     if source.in_own_order:
         return partial(_left_out, source.whole.get_tf_dataset())
-    return _at_places(source, _gathered)
+    return _at_places(source, gathered)
 
 
 def of_arrays(
@@ -71,6 +71,12 @@ def of_arrays(
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 
     return _at_places(source, deal)
+
+
+def undivided_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the places of global batches in arrays, which each step takes its run
+    of."""
+    return _at_places(source, lambda at, whole: {WHOLE: whole, PLACES: at, SHARE: tf.constant(0.0)})
 
 
 def _at_places(source: Arrays, take: Callable[[Any, Any], Any]) -> Callable[[int], tf.data.Dataset]:
@@ -135,32 +141,36 @@ def _left_out(batches: tf.data.Dataset, number: int) -> tf.data.Dataset:
 def _part(
     at: tf.Tensor, whole: Any, rank: int, total: tf.Tensor, division: Division
 ) -> dict[str, Any]:
-    cut, count = _share(rank, division, total)
-    share = tf.cast(tf.stack([count, total, 0]), tf.float32)  # without a digest
-    return {BATCH: _gathered(of_any_length(at[cut]), whole), SHARE: share}
+    cut, share = _share(rank, division, total, tf.constant(0.0))  # without a digest
+    return {BATCH: gathered(of_any_length(at[cut]), whole), SHARE: share}
 
 
-def _share(rank: int, division: Division, total: tf.Tensor) -> tuple[slice, tf.Tensor]:
-    """Return where a rank's samples are in a global batch, and how many it has. One without samples
-    is shown one that weighs nothing."""
+def _share(
+    rank: int, division: Division, total: tf.Tensor, digest: tf.Tensor
+) -> tuple[slice, tf.Tensor]:
+    """Return where a rank's samples are in a global batch, and the numbers of its share. One
+    without samples is shown one that weighs nothing."""
     if division.weights is None:
         parts = division.parts
         count = tf.maximum(0, (total + (parts - 1 - rank)) // parts)
-        return slice(tf.minimum(rank, total - 1), None, parts), count
-    begin, end = run(division, total, rank)
+        cut, first = slice(tf.minimum(rank, total - 1), None, parts), []
+    else:
+        cut, count, begin = run(tf.constant(division.edges, tf.int64), total, rank)
+        first = [begin]
+    count, total, *first = (tf.cast(number, tf.float32) for number in (count, total, *first))
+    return cut, tf.stack([count, total, digest, *first])
+
+
+def run(edges: Any, total: tf.Tensor, part: int) -> tuple[slice, tf.Tensor, tf.Tensor]:
+    """Return where the run of a part is in a global batch, one sample at least, how many samples it
+    has, and where it begins. edges: of a division, of int64."""
+    many = tf.cast(total, tf.int64)
+    begin, end = (tf.cast(many * edges[part + n] // edges[-1], tf.int32) for n in (0, 1))
     first = tf.minimum(begin, total - 1)
-    return slice(first, tf.maximum(end, first + 1)), end - begin
+    return slice(first, tf.maximum(end, first + 1)), end - begin, begin
 
 
-def run(division: Division, total: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return where the run of a part begins and ends in a global batch. total, part: whole numbers,
-    of int32."""
-    edges = tf.constant(division.edges, tf.int32)
-    begin, end = (total * tf.gather(edges, part + more) // edges[-1] for more in (0, 1))
-    return begin, end
-
-
-def _gathered(at: tf.Tensor, whole: Any) -> Any:
+def gathered(at: tf.Tensor, whole: Any) -> Any:
     return tree.map_structure(lambda x: tf.gather(x, at, axis=0) if tf.is_tensor(x) else x, whole)
 
 
@@ -179,14 +189,25 @@ def of_batches(
     """Return what gives the shares of `ranks` of global batches that a source yields, each with the
     digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
     draws from may be drawn from elsewhere."""
+    return _taken(
+        source,
+        lambda whole: _of_ranks([_cut(whole, rank, division, digest_of(whole)) for rank in ranks]),
+    )
+
+
+def undivided_batches(source: Batches, digest_of: Digest) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the global batches of a source, which each step takes its run of."""
+    return _taken(source, lambda whole: {WHOLE: whole, SHARE: digest_of(whole)})
+
+
+def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives `take(batch)` of each global batch."""
     batches = whole_batches(source)
     ahead = None if private_data.is_generator(source.adapter) else tf.data.AUTOTUNE
 
     @as_it_stands
     def cut(*batch: Any) -> Any:
-        whole = batch[0] if len(batch) == 1 else batch
-        number = digest_of(whole)
-        return _of_ranks([_cut(whole, rank, division, number) for rank in ranks])
+        return take(batch[0] if len(batch) == 1 else batch)
 
     def elements(left_out: int) -> tf.data.Dataset:
         shares = _plain(batches(left_out).map(cut, num_parallel_calls=ahead))
@@ -195,12 +216,10 @@ def of_batches(
     return elements
 
 
-def _cut(whole: Any, rank: int, division: Division, number: tf.Tensor) -> dict[str, Any]:
+def _cut(whole: Any, rank: int, division: Division, digest: tf.Tensor) -> dict[str, Any]:
     total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
-    cut, count = _share(rank, division, total)
-    batch = tf.nest.map_structure(lambda x: x[cut], whole)
-    share = tf.stack([tf.cast(count, tf.float32), tf.cast(total, tf.float32), number])
-    return {BATCH: batch, SHARE: share}
+    cut, share = _share(rank, division, total, digest)
+    return {BATCH: tf.nest.map_structure(lambda x: x[cut], whole), SHARE: share}
 
 
 def no_digest(_: Any) -> tf.Tensor:

@@ -14,8 +14,6 @@ from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
 from dream.adapters.tensorflow import private
-from dream.adapters.tensorflow.keras.data import run
-from dream.data.partition import Division
 
 
 @contextmanager
@@ -58,15 +56,14 @@ class GraphRows(ShareRows):
     """A part's rows of the batch; all of it, where its total is 0: nobody has dealt it. In a graph
     a number of rows is a tensor, and a plain number is none: a part's shares differ in length."""
 
-    def __init__(self, share: BatchShare, part: tf.Tensor, division: Division) -> None:
+    def __init__(self, share: BatchShare, part: tf.Tensor, parts: int) -> None:
+        """part: which of so many it is, where samples are dealt to them in turn."""
         total = tf.cast(share.total, tf.int32)
         self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
-        in_turn = division.weights is None and share.first is None
-        first = part if division.weights is None else run(division, total, part)[0]
-        if share.first is not None:
-            first = tf.cast(share.first, tf.int32)
+        in_turn = share.first is None
+        first = part if in_turn else tf.cast(share.first, tf.int32)
         self._first = tf.where(total > 0, first, 0)
-        self._step = tf.where(total > 0, division.parts, 1) if in_turn else 1
+        self._step = tf.where(total > 0, parts, 1) if in_turn else 1
         self._total = tf.where(total > 0, total, self._count)
 
     def dims(self, shape: Any) -> Sequence[Any]:

@@ -18,6 +18,7 @@ from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
+from dream.adapters.tensorflow.keras.pace import GraphClock, OwnRuns
 from dream.adapters.tensorflow.keras.parted import PartedBatches
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.collectives import Communicator
@@ -53,8 +54,14 @@ class ProcessEngine(TensorFlowEngine):
         self._adding = communicator.unchecked()  # the same on every rank, at every step
         self.parted = plan.options.get("input") == "sharded" and self.parts > 1
         self._own_parts: PartedBatches | None = None
+        self._runs: OwnRuns | None = None
+        if plan.options.get("shares") == "auto" and self.parts > 1:
+            self._follow_speeds(GraphClock())
+            self._runs = OwnRuns(self.rank, self.division)
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
+        if self.pace is not None:
+            self.pace.clock.stop(tensors)
         return slices.total(tensors, self._added, self.rank, self.parts)
 
     def _added(self, tensors: list[Any]) -> list[Any]:
@@ -69,6 +76,8 @@ class ProcessEngine(TensorFlowEngine):
     def arrays(self, source: Arrays) -> Any:
         if self.parts == 1:
             return data.Dealt(source, data.whole_arrays(source))
+        if self._runs is not None:
+            return data.Dealt(source, data.undivided_arrays(source))
         return data.Dealt(source, data.of_arrays(source, [self.rank], self.division))
 
     def batches(self, source: Batches) -> Any:
@@ -78,7 +87,17 @@ class ProcessEngine(TensorFlowEngine):
             self._own_parts = own = self._own_parts or PartedBatches(self.communicator)
             return data.Dealt(source, own.elements(source), begins=own.begin)
         digest_of = data.common_digest if self.mixed else data.own_digest
+        if self._runs is not None:
+            return data.Dealt(source, data.undivided_batches(source, digest_of))
         return data.Dealt(source, data.of_batches(source, [self.rank], self.division, digest_of))
+
+    def own_of(self, element: Any) -> tuple[Any, BatchShare]:
+        assert self._runs is not None
+        return self._runs.of(element)
+
+    def redivided(self) -> None:
+        if self._runs is not None:
+            self._runs.divide(self.division)
 
     @property
     def over(self) -> bool:  # type: ignore[override]
@@ -93,7 +112,11 @@ class ProcessEngine(TensorFlowEngine):
         return scope
 
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
-        return drawing(GraphRows(share, tf.constant(self.rank), self.division))
+        if share.first is None and self.division.weights is not None:  # in a step by hand
+            total = tf.cast(share.total, tf.int32)
+            edges = tf.constant(self.division.edges, tf.int64)
+            share = share._replace(first=data.run(edges, total, self.rank)[2])
+        return drawing(GraphRows(share, tf.constant(self.rank), self.parts))
 
 
 def differentiate(

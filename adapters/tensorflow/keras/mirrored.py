@@ -25,6 +25,7 @@ from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.collectives import Communicator
 from dream.collectives.composed import Pack
 from dream.collectives.tensors import CARRIED
+from dream.data.partition import Divided, Division
 
 
 @final
@@ -43,6 +44,7 @@ class MirroredEngine(TensorFlowEngine):
         self.rank = communicator.rank
         self._devices = distribution.num_replicas_in_sync
         self.parts = communicator.world_size * self._devices
+        self.divided = Divided(Division(self.parts))
         self.seed = seed
         self._adding = communicator.unchecked()  # the same on every rank, at every step
         self._distribution = distribution
@@ -193,7 +195,7 @@ class MirroredEngine(TensorFlowEngine):
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
         if self._shared_seed is not None:
             private.share_seed(self._shared_seed)
-        return drawing(GraphRows(share, tf.constant(self.here[_replica()]), self.division))
+        return drawing(GraphRows(share, tf.constant(self.here[_replica()]), self.parts))
 
 
 def _replica() -> int:

@@ -38,6 +38,7 @@ from dream.adapters.tensorflow.keras.engine import open_block
 from dream.adapters.tensorflow.parallel import compression, mixed
 from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Members
+from dream.data.pace import check_measured
 from dream.strategies import registry
 from dream.update.update import Knobs
 
@@ -125,6 +126,8 @@ class ReplicaParallelism(Parallelism):
                 f"shares={plan.options['shares']!r} and {found.topology.num_replicas} devices. "
                 "Remove shares, or start a rank a device (dream run -n)."
             )
+        if plan.options.get("shares") == "auto":
+            check_measured(found.topology.device)
         self._open, self._totals = ExitStack(), Totals()
         self._block = open_block(plan, found.communicator, found.distribution, found.exchange)
 
@@ -212,6 +215,11 @@ class ReplicaParallelism(Parallelism):
         if self._distribution is not None:
             engine = self._block.engine
             return shards_of_replicas(self._distribution, engine.here, engine.parts)
+        if self._block.engine.pace is not None:
+            raise Unsupported(
+                "In a training loop of one's own on TensorFlow, shares follow no speeds. Received: "
+                "shares='auto'. Give them by hand, as in shares=[3, 1], or train by model.fit."
+            )
         return shard_of_rank(self.topology.rank, self._block.engine.division)
 
     def _total(self) -> loss.Total | None:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from keras_figures import CELLS, asked, once, over
+from keras_figures import asked, once, over
 from keras_launching import Cell, call
 
 pytestmark = pytest.mark.slow
+SHARES = ["by hand", "auto"]
 HELD = {"on batch": "batches, which are cut by the same shares"}
 
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     cell: Cell = request.param
-    given = ("keras_shares", "trained", [3, 1], asked(request))
+    given = ("keras_shares", "trained", asked(request))
     found: list[dict[str, Any]] = once(("shares", cell), lambda: call(cell, *given))
     return found
 
 
 @over(["arrays", "batches", "on batch"], held=HELD, further=())
 def test_shares_of_ones_own_change_no_number(ranks: list[dict[str, Any]], name: str) -> None:
-    for rank in ranks:
-        for found, expected in zip(rank["ours"][name], ranks[0]["plain"][name], strict=True):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    for shares in SHARES:
+        for rank in ranks:
+            plain = ranks[0]["plain"][shares][name]
+            for found, expected in zip(rank[shares][name], plain, strict=True):
+                np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("ranks", CELLS, ids=str, indirect=True)
-def test_speeds_are_followed_in_torch_loops_alone(ranks: list[dict[str, Any]]) -> None:
-    assert all("there for a torch loop alone" in rank["refused"] for rank in ranks)
+@over(["arrays", "batches", "on batch"], held=HELD, further=())
+def test_shares_follow_speeds(ranks: list[dict[str, Any]], name: str) -> None:
+    said = [line for line in ranks[0]["said"]["auto", name] if "shares follow" in line]
+    assert said, ranks[0]["said"]["auto", name]
+    found = re.search(r"of 16 samples \[(\d+), (\d+)\] by rank, before \[8, 8\]", said[0])
+    assert found, said
+    assert int(found[1]) > 8

@@ -12,7 +12,6 @@ from keras import ops
 from dream.adapters.keras import losses
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
-from dream.data.partition import Division
 
 
 @final
@@ -37,7 +36,7 @@ class MicrobatchPlace(NamedTuple):
 def drawing_at(place: tf.Tensor) -> AbstractContextManager[Any]:
     """Inside, what Keras draws is drawn for the batch, of which the microbatch uses its rows."""
     first, samples, total, _ = tf.unstack(place, num=4)
-    rows = GraphRows(BatchShare(samples, total), tf.cast(first, tf.int32), Division(1))
+    rows = GraphRows(BatchShare(samples, total), tf.cast(first, tf.int32), 1)
     return drawing(rows)
 
 

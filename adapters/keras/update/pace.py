@@ -1,0 +1,59 @@
+"""Shares of `fit` that follow the ranks' speeds, measured within its steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from dream.collectives import Communicator
+from dream.data.pace import Speeds, Taken
+from dream.data.partition import Divided
+
+_WARM = 2
+"""First batches that are not counted: they are slow in ways of their own."""
+
+
+class Clock(ABC):
+    """Adds up what steps take from their batch to the first sum over the ranks, in which they wait
+    for one another."""
+
+    @abstractmethod
+    def begun(self, samples: Any, batch: Any) -> Any:
+        """Return a step's batch, of so many samples of this rank's. Time counts from here on."""
+
+    @abstractmethod
+    def stop(self, tensors: Sequence[Any]) -> None:
+        """The tensors, which are about to be added up, are computed. Later sums of the step count
+        no more."""
+
+    @abstractmethod
+    def taken(self) -> tuple[int, float]:
+        """Return the samples and seconds that have been added up, and begin anew."""
+
+
+@final
+class KerasPace:
+    """Has the shares of a model's batches follow the ranks' speeds.
+
+    clock: what a rank's own work takes. divided: what is changed, on all ranks alike.
+    """
+
+    def __init__(self, ranks: Communicator, divided: Divided, clock: Clock) -> None:
+        self._speeds, self.clock = Speeds(ranks, divided), clock
+        self._batches = -_WARM
+
+    def before_step(self, batches: int, blind: Callable[[], bool]) -> bool:
+        """Compare now and then, before so many batches; tell whether they are divided otherwise
+        from here on. Every rank calls it. blind: whether ranks wait for one another as they
+        compute."""
+        if self._speeds.over:
+            return False
+        due, before = self._speeds.due(batches), self._batches
+        self._batches += batches
+        if before <= 0:
+            self.clock.taken()
+        if before <= 0 or not due:
+            return False
+        self._batches = batches
+        return self._speeds.compare(Taken(*self.clock.taken(), before), blind=blind())
