@@ -10,6 +10,7 @@ Each place is changed once, and tells those who subscribed before the block open
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -30,10 +31,10 @@ from dream._patches import bound_to
 from dream.adapters.pytorch.private import (
     DTENSOR_HANDLERS,
     NODE_HOOK,
-    VF,
     device_constructors,
     dispatcher_of,
 )
+from dream.adapters.pytorch.randomness.functions import DRAWS, DrawKind
 from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
@@ -324,29 +325,6 @@ def first_use(found: Callable[[], None]) -> Callable[[], None]:
     return _patches.first_use(_FIRST, found)
 
 
-DrawKind = Literal["mask", "channels", "rows", "fill", "like", "size", "normal", "attention",
-                   "pick", "join", "repeat", "again"]  # fmt: skip
-_DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
-    ("mask", (torch, VF), ("dropout", "dropout_")),
-    ("channels", (torch, VF), ("feature_dropout", "feature_dropout_")),
-    ("rows", (torch, VF), ("alpha_dropout", "feature_alpha_dropout", "alpha_dropout_",
-                           "feature_alpha_dropout_")),
-    ("rows", (torch, torch.Tensor), ("bernoulli", "multinomial")),
-    ("fill", (torch.Tensor,), ("normal_", "uniform_", "bernoulli_", "exponential_", "random_",
-                               "cauchy_", "log_normal_", "geometric_")),
-    ("like", (torch,), ("randn_like", "rand_like", "randint_like")),
-    ("size", (torch,), ("randn", "rand", "randint")),
-    ("normal", (torch,), ("normal",)),
-    ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
-    ("pick", (torch,), ("randperm",)),
-    ("join", (torch,), ("cat", "concat", "concatenate", "vstack", "row_stack", "stack")),
-    ("repeat", (torch.Tensor,), ("repeat", "tile", "expand")),
-    ("repeat", (torch,), ("tile",)),
-    ("again", (torch.utils.checkpoint,), ("checkpoint",)),
-)  # fmt: skip
-"""What draws random numbers, by how a rank's rows are had of it; joins rows; and draws again."""
-
-
 @final
 class DrawPatches:
     """What stands for torch's random operations while a block is open or a model of one is called.
@@ -358,6 +336,8 @@ class DrawPatches:
         self._stands = stands
         self._wanted = 0
         self._known: dict[tuple[Any, str], tuple[Any, Any]] = {}
+        self._bound: list[tuple[ModuleType, str, Any, Any]] = []
+        self._seen = 0  # modules, as they were looked through
         self._patches = Patches()
 
     @property
@@ -365,12 +345,15 @@ class DrawPatches:
         """Whether a block is open, or a call runs."""
         return self._wanted > 0
 
-    def put(self) -> None:
-        """Have them stand there; as often as they are taken back."""
+    def put(self, *, anew: bool = False) -> None:
+        """Have them stand there; as often as they are taken back. anew: a block begins, and names
+        of the script's are looked for again."""
+        if anew:
+            self._seen = 0
         self._wanted += 1
         if self._wanted > 1:
             return
-        for kind, owners, names in _DRAWS:
+        for kind, owners, names in DRAWS:
             for owner in owners:
                 for name in names:
                     own = getattr(owner, name)
@@ -379,6 +362,21 @@ class DrawPatches:
                         stands = self._stands(kind, name, own)
                         self._known[owner, name] = own, stands
                     self._patches.replace(owner, name, stands)
+        for module, name, own, stands in self._by_name():
+            if vars(module).get(name) is own:
+                self._patches.replace(module, name, stands)
+
+    def _by_name(self) -> list[tuple[ModuleType, str, Any, Any]]:
+        """Return where a script has them by name, as of `from torch import randn`: looked for again
+        once something else has been imported."""
+        if self._seen != len(sys.modules):
+            self._seen = len(sys.modules)
+            known = [pair for (at, _), pair in self._known.items() if isinstance(at, ModuleType)]
+            bound = bound_to([own for own, _ in known], "torch")
+            self._bound = [
+                (*at, own, stands) for own, stands in known for at in bound.get(id(own), ())
+            ]
+        return self._bound
 
     def take_back(self) -> None:
         self._wanted -= 1

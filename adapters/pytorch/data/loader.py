@@ -381,6 +381,8 @@ class _DealtIterator:
             raise
         finally:
             thread.reads = held
+            if current.watches:
+                current.pardon()
         share = self._pass.handed()
         if share.count == 0:
             batch = empty(batch)

@@ -305,6 +305,7 @@ class _StreamIterator:
         try:
             with current.reading():
                 shares, digest, parts = next(self._inner)
+            current.pardon()
         except StopIteration:
             self._shares.ended(self)
             self._pass.ended()

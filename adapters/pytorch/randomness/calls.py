@@ -36,6 +36,9 @@ from dream.data.partition import Share
 _WATCHED = 2
 """Calls of a model at whose end it is seen whether anything unknown has drawn."""
 
+_LOOPS = 8
+"""Calls after which it is seen whether anything unknown draws in the loop, until the next one."""
+
 _OF_MICROS = (
     "torch.%s in the loop draws anew for each micro-batch of accumulate=: its numbers are not "
     "those of a whole batch. Draw within the model, or add gradients up by hand"
@@ -98,13 +101,14 @@ class CallDraws:
         self._last: _Seen | None = None
         self._opened = False
         self._running: list[_Seen | None] = []
+        self._loops = 0
         self._said: set[str] = set()
         self._sites = Sites()
 
     def open(self) -> None:
         """The block begins."""
         current.begin()
-        patches.put()
+        patches.put(anew=True)
         self._opened = True
         joins.forget()
         joins.share_of = self._shares.given_as
@@ -115,6 +119,7 @@ class CallDraws:
     def close(self) -> None:
         """The block ends."""
         current.outside = current.alike = None
+        current.strayed()  # ends the watch
         self._opened = False
         joins.forget()
         patches.take_back()
@@ -123,6 +128,9 @@ class CallDraws:
         """A call that trains `module` begins. share: of the batch that it is on. given: what it is
         called on."""
         current.trains_here()
+        if not self._running and current.strayed():
+            self._say("the loop has random draws by an operation that dream does not know, as one "
+                      "that was kept under another name before the block")  # fmt: skip
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
             self._modes.called(module)
             self._running.append(None)
@@ -178,6 +186,9 @@ class CallDraws:
         if seen.forked:
             seen.forked = False
             current.join()
+        if self._loops < _LOOPS and self._opened and not (self._running or self._local):
+            self._loops += 1
+            current.watch()
         if seen.put:
             seen.put = False
             patches.take_back()

@@ -264,10 +264,21 @@ class Current:
         finally:
             self.thread.reads = held
 
+    @property
+    def watches(self) -> bool:
+        """Whether draws are watched."""
+        return self._expected is not None
+
     def watch(self) -> None:
         """Notice draws that are not made `together`."""
         self._began = self._expected = state()
         self._stray = False
+
+    def pardon(self) -> None:
+        """Whatever has been drawn is known, where draws are watched: reading data has, or a script
+        has set the generators."""
+        if self._expected is not None:
+            self._expected = state()
 
     def drew(self) -> bool:
         """Whether anything at all has been drawn since the watch began; True where there is

@@ -4,9 +4,10 @@ batch: what is drawn for them is too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import wraps
 from itertools import groupby
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 from weakref import ref
 
 import torch
@@ -19,10 +20,15 @@ from dream.data.partition import Share
 
 _MOST = 256
 """Joins that are remembered by their sizes."""
+_TIMES = 64
+"""Views of a batch, at most."""
 _UNKNOWN = (
     "a model is called on %d rows that were joined of %s, and several batches have as many: dream "
     "takes them for the newest, so what is drawn for them may not be that of one device"
 )
+
+
+Own = Callable[..., Any]
 
 
 @final
@@ -251,3 +257,48 @@ def _note_within(rows: Rows, lengths: Sequence[int], *, flat: bool) -> None:
 
 
 joins = Joins()
+
+
+def joining(name: str, own: Own) -> Own:
+    """What puts tensors one after another."""
+    flat = name == "stack"
+
+    @wraps(own)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        made = own(*args, **kwargs)
+        along = kwargs or (len(args) > 1 and args[1] != 0)
+        if (along and not _is_first(args, kwargs)) or torch.compiler.is_compiling():
+            return made
+        pieces = args[0] if args else kwargs.get("tensors")
+        if isinstance(pieces, (list, tuple)):
+            joins.note(made, pieces, flat=flat, turns=flat)
+        return made
+
+    return wrapped
+
+
+def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether tensors are put one after another along dim 0."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+    return dim == 0 and kwargs.get("out") is None
+
+
+def repeating(name: str, own: Own) -> Own:
+    """What puts a tensor several times after itself, or is to be."""
+    once = -1 if name == "expand" else 1
+
+    @wraps(own)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = own(self, *args, **kwargs)
+        if kwargs or not args or torch.compiler.is_compiling():
+            return made
+        times = args[0] if isinstance(args[0], (tuple, list)) else args
+        more = len(times) - self.dim()
+        if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
+            if times[1] == once or (name == "expand" and times[1] == len(self)):
+                joins.note(made, [self] * times[0], flat=True)
+        elif not more and name != "expand" and 1 < times[0] <= _TIMES:
+            joins.note(made, [self] * times[0])
+        return made
+
+    return wrapped

@@ -14,9 +14,9 @@ import torch
 
 from dream._log import logger
 from dream._patches import in_this_context
-from dream.adapters.pytorch.hooks import DrawKind
 from dream.adapters.pytorch.randomness.current import Found, current
-from dream.adapters.pytorch.randomness.joins import joins
+from dream.adapters.pytorch.randomness.functions import DrawKind
+from dream.adapters.pytorch.randomness.joins import joining, joins, repeating
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
 from dream.adapters.pytorch.randomness.sites import of_parameters
 
@@ -71,7 +71,7 @@ def _alike(own: Own, *args: Any, **kwargs: Any) -> Any:
 
 def _alone(own: Own, *args: Any, **kwargs: Any) -> Any:
     """Torch's own, for a tensor that all ranks draw alike."""
-    if current.call is None or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (current.call is None and not current.watches):
         return own(*args, **kwargs)
     with current.together():
         return own(*args, **kwargs)
@@ -142,6 +142,28 @@ def _rows(name: str, own: Own) -> Own:
         with current.together():
             given = rows.take(own(whole, *args, **kwargs), place)
         return input.copy_(given) if name.endswith("_") else given
+
+    return wrapped
+
+
+def _values(name: str, own: Own) -> Own:
+    """What draws as many numbers as its values say, as a gamma: for the global batch where they are
+    the same in each row. Where they are not, every rank draws for itself, and that is said."""
+
+    @wraps(own)
+    def wrapped(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return own(input, *args, **kwargs)
+        found = _found(name, input)
+        if found is None:
+            return _alone(own, input, *args, **kwargs)
+        rows, place = found
+        first = input.narrow(place.dim, 0, 1) if rows.count else input
+        if not rows.count or not bool((input == first).all()):
+            return own(input, *args, **kwargs)
+        sizes = rows.whole(input.shape, place)
+        with current.together():
+            return rows.take(own(first.expand(sizes).contiguous(), *args, **kwargs), place)
 
     return wrapped
 
@@ -319,53 +341,17 @@ def _pick(name: str, own: Own) -> Own:
     return wrapped
 
 
-def _join(name: str, own: Own) -> Own:
-    """What puts tensors one after another."""
-    flat = name == "stack"
+def _seed(name: str, own: Own) -> Own:
+    """What sets torch's generators. name: for its kind."""
+    del name
 
     @wraps(own)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        made = own(*args, **kwargs)
-        along = kwargs or (len(args) > 1 and args[1] != 0)
-        if (along and not _is_first(args, kwargs)) or torch.compiler.is_compiling():
-            return made
-        pieces = args[0] if args else kwargs.get("tensors")
-        if isinstance(pieces, (list, tuple)):
-            joins.note(made, pieces, flat=flat, turns=flat)
-        return made
+        found = own(*args, **kwargs)
+        current.pardon()
+        return found
 
     return wrapped
-
-
-def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether tensors are put one after another along dim 0."""
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
-    return dim == 0 and kwargs.get("out") is None
-
-
-def _repeat(name: str, own: Own) -> Own:
-    """What puts a tensor several times after itself, or is to be."""
-    once = -1 if name == "expand" else 1
-
-    @wraps(own)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = own(self, *args, **kwargs)
-        if kwargs or not args or torch.compiler.is_compiling():
-            return made
-        times = args[0] if isinstance(args[0], (tuple, list)) else args
-        more = len(times) - self.dim()
-        if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
-            if times[1] == once or (name == "expand" and times[1] == len(self)):
-                joins.note(made, [self] * times[0], flat=True)
-        elif not more and name != "expand" and 1 < times[0] <= _TIMES:
-            joins.note(made, [self] * times[0])
-        return made
-
-    return wrapped
-
-
-_TIMES = 64
-"""Views of a batch, at most."""
 
 
 def _again(name: str, own: Own) -> Own:
@@ -385,13 +371,15 @@ _KINDS: Mapping[DrawKind, Callable[[str, Own], Own]] = {
     "mask": _mask,
     "channels": _channels,
     "rows": _rows,
+    "values": _values,
     "fill": _fill,
     "like": _like,
     "size": _size,
     "normal": _normal,
     "attention": _attention,
     "pick": _pick,
-    "join": _join,
-    "repeat": _repeat,
+    "seed": _seed,
+    "join": joining,
+    "repeat": repeating,
     "again": _again,
 }

@@ -44,6 +44,7 @@ DRAWS: dict[str, Any] = {
     "normal": lambda x: torch.normal(x(FLAT), 0.5),
     "normal_": lambda x: torch.empty_like(x(WIDE)).normal_(1.0, 2.0),
     "exponential_": lambda x: torch.empty_like(x(FLAT)).exponential_(),
+    "beta": lambda x: torch.distributions.Beta(torch.full((len(x(X)), 1), 0.4), 2.0).sample(),
     "gumbel": lambda x: F.gumbel_softmax(x(FLAT)),
 }
 
@@ -161,6 +162,15 @@ def test_what_is_not_of_one_device_is_said_once() -> None:
     assert order.startswith("the ranks' samplers draw different orders: rank 0's is used")
     (sizes,) = [line for line in first["sizes"] if "loaders" in line]
     assert "batch sizes (rank 0 16, rank 1 32): rank 0's batches are used" in sizes
+
+
+@pytest.mark.slow
+def test_a_loop_that_draws_by_a_function_it_kept_is_told() -> None:
+    """Shares of one size draw alike, so nothing else shows it."""
+    first, _ = _said()
+    (line,) = [line for line in first["kept"] if "random" in line]
+    assert line.startswith("the loop has random draws by an operation that dream does not know")
+    assert not [line for line in first["seeds in the loop"] if "random" in line]
 
 
 @pytest.mark.slow

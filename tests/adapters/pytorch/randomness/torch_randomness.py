@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import cat, nn, randn_like
+from torch import rand as uniform
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -210,6 +211,22 @@ def beside_the_calls(block: Any = nullcontext) -> np.ndarray:
     return flat(model)
 
 
+def by_name(block: Any = nullcontext) -> np.ndarray:
+    """Torch's functions by names of the script's own; and mixing rates of one law for all rows."""
+    torch.manual_seed(17)
+    with block():
+        model = MODELS["dropout"]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for x, _ in DataLoader(data(), batch_size=8, shuffle=True, drop_last=True):
+            rates = torch.distributions.Beta(torch.full((len(x), 1), 0.4), 0.4).sample()
+            rates = rates * torch.distributions.Gamma(2.0, 1.0).sample((len(x), 1))
+            noisy = (x + randn_like(x)) * (uniform(len(x), 8) > 0.3) * rates
+            optimizer.zero_grad()
+            model(cat([x, noisy])).square().mean().backward()
+            optimizer.step()
+    return flat(model)
+
+
 def zipped(block: Any = nullcontext) -> np.ndarray:
     """Two shuffled loaders of one length give different batches."""
     torch.manual_seed(2)
@@ -231,8 +248,14 @@ SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     "folds": folds,
     "adversaries": adversaries,
     "beside_the_calls": beside_the_calls,
+    "by_name": by_name,
     "zipped": zipped,
 }
+
+
+def noisy(x: torch.Tensor, make: Callable[..., torch.Tensor] = torch.randn_like) -> torch.Tensor:
+    """A default that is kept from before the block."""
+    return x + make(x)
 
 
 class _Lines(logging.Handler):
@@ -296,6 +319,17 @@ def said() -> dict[str, Any]:
             model(x).mean().backward()
             late.calls += 1
     hear("late")
+    with dream.strategy():
+        model = MODELS["dropout"]()
+        for x, _ in DataLoader(data(), batch_size=15):
+            torch.manual_seed(5)  # which is no draw
+            model(x).mean().backward()
+    hear("seeds in the loop")
+    with dream.strategy():
+        model = MODELS["dropout"]()
+        for x, _ in DataLoader(data(), batch_size=10, drop_last=True):
+            model(noisy(x)).mean().backward()
+    hear("kept")
     with dream.strategy():
         model = MODELS["dropout"]()
         for _ in DataLoader(data(), batch_size=BATCH * (1 + rank)):
