@@ -282,13 +282,13 @@ class CallDraws:
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
             return None
+        parameters = self._modes.parameters(shape)
+        if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
+            return None
         others = shape[0] != share.count or not share.count
         if others and (joined := self._joined(shape[0], like, share)):
             return joined
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
-        parameters = self._modes.parameters(shape) if shape[0] == share.count else []
-        if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
-            return None
         found = self._sites.of_batch(shape, share.count, doubtful=single or bool(parameters))
         if found is None and parameters:
             found = self._sites.guess(shape)

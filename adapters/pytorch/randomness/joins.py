@@ -4,6 +4,7 @@ batch: what is drawn for them is too."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import wraps
 from itertools import groupby
@@ -16,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dream._log import logger
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.sites import is_library
 from dream.data.partition import Share
 
 _MOST = 256
@@ -266,6 +268,8 @@ def joining(name: str, own: Own) -> Own:
     @wraps(own)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         made = own(*args, **kwargs)
+        if _by_library():
+            return made
         along = kwargs or (len(args) > 1 and args[1] != 0)
         if (along and not _is_first(args, kwargs)) or torch.compiler.is_compiling():
             return made
@@ -275,6 +279,11 @@ def joining(name: str, own: Own) -> Own:
         return made
 
     return wrapped
+
+
+def _by_library() -> bool:
+    """Whether it is dream or torch that joins, and not the script: no batch's rows."""
+    return is_library(sys._getframe(2).f_globals.get("__name__"))
 
 
 def _is_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
