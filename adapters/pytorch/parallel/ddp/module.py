@@ -237,7 +237,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._runner.forget_buckets()
             self._forward = self._runner.forward
-        self._riders = self._reducer = self.late = self._lane = None
+        self._riders = self._reducer = self.late = self._lane = self._alone = None
         del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
