@@ -85,8 +85,8 @@ class Factors:
         one of an update's micro-batches, whose counts are known together at its end. armed: the
         calls since the last backward."""
         listed, self.asks = list(terms), False
-        shares = (call.share for call in armed if call.share is not None)
-        self._once = 1.0 / max((share.micros for share in shares), default=1)
+        micros = (call.share.micros for call in armed if call.share is not None)
+        self._once = 1.0 / max(micros, default=1)
         key = tuple(_shape(term) for term in _each_once(listed) if term.kind != "once")
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
