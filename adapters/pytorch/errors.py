@@ -15,15 +15,15 @@ from dream._errors import ConfigurationError, Desynchronized, DreamError, Unsupp
 
 
 def unfinished(error: RuntimeError) -> ConfigurationError | None:
-    """Say in dream's words what DDP says of a parameter that took no part in the last loss; None
+    """Say in dream's words what DDP says of a parameter whose gradient did not come; None
     where it says something else."""
     if "finished reduction in the prior iteration" not in str(error):
         return None
     named = re.search(r"Parameter indices[^\n]*", str(error))
     return ConfigurationError(
-        "A parameter took no part in the last step's loss, so the gradients were never averaged. "
-        f"Received: {named.group() if named else 'an unfinished reduction'}. Pass "
-        "find_unused=True to dream.strategy, or leave the parameter out of the model."
+        "The last backward pass did not come to its end, so the gradients were never averaged. "
+        f"Received: {named.group() if named else 'an unfinished reduction'}. Let an error of a "
+        "backward pass end the loop, and freeze parameters before the model is called, not after."
     )
 
 

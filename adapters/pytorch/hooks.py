@@ -39,36 +39,12 @@ from dream.files import saves as job_saves
 
 Kind = Literal["module", "optimizer", "scheduler", "loader", "scaler"]
 Place = Literal[
-    "backward",
-    "batch_norm",
-    "clamp",
-    "compile",
-    "read",
-    "zero_grad",
-    "clip_norm",
-    "clip_value",
-    "save",
-    "load",
-    "grad",
-    "iter",
-    "start_group",
-    "end_group",
-    "replicate",
-    "scatter",
-    "convert_norms",
-    "call",
-    "tensor_backward",
-    "bucket_hook",
-    "hook",
-    "module_hook",
-    "global_hook",
-    "multi_hook",
-    "node_hook",
-    "compiled_function",
-    "function_class",
-    "detach",
+    "backward", "batch_norm", "clamp", "compile", "read", "param_group", "zero_grad", "clip_norm",
+    "clip_value", "save", "load", "grad", "iter", "start_group", "end_group", "replicate",
+    "scatter", "convert_norms", "call", "tensor_backward", "bucket_hook", "hook", "module_hook",
+    "global_hook", "multi_hook", "node_hook", "compiled_function", "function_class", "detach",
     "script",
-]
+]  # fmt: skip
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
 Wrap = Callable[[Any], Any]
@@ -89,6 +65,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "backward": (torch.autograd, "backward"),
     "batch_norm": (nn.functional, "batch_norm"),
     "compile": (nn.Module, "compile"),
+    "param_group": (Optimizer, "add_param_group"),
     "zero_grad": (nn.Module, "zero_grad"),
     "clip_norm": (nn.utils, "clip_grad_norm_"),
     "clip_value": (nn.utils, "clip_grad_value_"),

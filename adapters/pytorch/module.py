@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakSet, ref
 
@@ -133,6 +133,16 @@ class ModuleRegistry:
                 masters = map(self.precision.masters.of, root.trained)
                 found |= {id(master): root for master in masters if master is not None}
         return found
+
+    def grown(self, add: Callable[..., None]) -> Callable[..., None]:
+        """`Optimizer.add_param_group`, by which a module's new parameters come to be trained."""
+
+        @wraps(add)
+        def wrapped(*args: Any, **kwargs: Any) -> None:
+            add(*args, **kwargs)
+            self.generation += 1
+
+        return wrapped
 
     def training_call(self) -> bool:
         """Whether a module called now is called by the user's training loop: with gradients on,

@@ -205,8 +205,8 @@ REPLICAS = (
         mesh=True, frameworks=("torch",),
     ),
     Option(
-        "find_unused", bool, False, "look before backward for parameters that take no part in a "
-        "step's loss; without it they are found after, which is as right",
+        "find_unused", bool, False, "as DDP's; parameters that take no part in a step's loss are "
+        "found after backward, with it or without",
         mesh=True, frameworks=("torch",),
     ),
     Option(
@@ -292,8 +292,8 @@ SHARDED = (
         minimum=0, mesh=True, frameworks=("torch",),
     ),
     Option(
-        "find_unused", bool, False, "zero=1: look before backward for parameters that take no part "
-        "in a step's loss; without it they are found after, which is as right",
+        "find_unused", bool, False, "zero=1: as DDP's; parameters that take no part in a step's "
+        "loss are found after backward, with it or without",
         mesh=True, frameworks=("torch",),
     ),
     Option(

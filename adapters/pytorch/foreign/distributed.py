@@ -68,8 +68,6 @@ class OwnDistribution:
                 return
             made.__class__ = _passing(type(made))
             begin(made, module, args, kwargs)
-            if kwargs.get("find_unused_parameters"):
-                self._own.find_unused()
 
         return wrapped
 

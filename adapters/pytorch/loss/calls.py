@@ -56,14 +56,6 @@ class LossMessage(torch.nn.Parameter):
     """Carries a few numbers to all ranks: its gradient, among the gradients."""
 
 
-def is_message(root: torch.Tensor) -> bool:
-    """Whether backward starts from this for a message to go."""
-    return isinstance(root, LossMessage) or (
-        root.grad_fn is not None
-        and any(isinstance(x, LossMessage) for x in _leaves_at(root.grad_fn))
-    )
-
-
 LATE = "dream.late"
 """Noted on a loss's node where it is to hold the global value once its backward has ended."""
 
@@ -71,10 +63,6 @@ LATE = "dream.late"
 def is_late(root: torch.Tensor) -> bool:
     node: Any = root.grad_fn
     return node is not None and LATE in node.metadata
-
-
-def _leaves_at(node: Any) -> list[Any]:
-    return [getattr(after, "variable", None) for after, _ in node.next_functions]
 
 
 class Bearer(ABC):

@@ -58,7 +58,8 @@ class Factors:
     What a mean over samples counts for is known here. Where things are counted (tokens, weights of
     classes), the first backward of a loss's structure asks the others how many there are to a
     sample; from then on that is expected, and what differs from it travels with the gradients.
-    asks: whether the next backward does.
+    asks: whether the next backward does. once: what a term that every rank has alike counts for,
+    which each of an update's micro-batches has.
     """
 
     def __init__(self, among: Communicator) -> None:
@@ -70,6 +71,7 @@ class Factors:
         self._divided: tuple[str, ...] = ()
         self._unlike: set[tuple[str, ...]] = set()
         self._empty = False
+        self._once = 1.0
 
     def weigh(
         self,
@@ -83,6 +85,8 @@ class Factors:
         one of an update's micro-batches, whose counts are known together at its end. armed: the
         calls since the last backward."""
         listed, self.asks = list(terms), False
+        micros = (call.share.micros for call in armed if call.share is not None)
+        self._once = 1.0 / max(micros, default=1)
         key = tuple(_shape(term) for term in _each_once(listed) if term.kind != "once")
         means = [term for term in listed if term.kind == "mean" and term.numel >= 0]
         counted = [term for term in listed if term.kind == "count"]
@@ -169,7 +173,7 @@ class Factors:
         if beside or not late:
             none = torch.zeros(1, dtype=torch.float64, device=_device_of(call.bearer))
             self._among.all_reduce(none, "sum")
-            return Weighed(terms, [1.0 if term.kind == "once" else 0.0 for term in terms])
+            return Weighed(terms, [self._once if t.kind == "once" else 0.0 for t in terms])
         return Weighed(
             terms, [0.0] * len(terms), late=True, expected=share.total * each,
             sent=-share.count * each, floor=floor,
@@ -249,7 +253,7 @@ class Factors:
 
     def _static(self, term: Term) -> Factor:
         if term.kind == "once" or term.share is None:
-            return 1.0
+            return self._once
         if term.kind == "sum":  # of nothing it may be divided by nothing
             nothing = term.divided is not None and term.divided.of_none
             return 0.0 if nothing or not term.share.count else float(term.share.parts)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch.loss.calls import is_late, is_message
+from dream.adapters.pytorch.loss.calls import LossMessage, is_late
 from dream.adapters.pytorch.private import tree_leaves
 
 _KEY = "dream.scaled"
@@ -52,7 +52,7 @@ class LossObserver:
         """The sum of what backward starts from, where that is numbers; None elsewhere. Where a
         message goes along, backward makes the number the global one, and it is read later."""
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        roots = [root for root in given if not is_message(root)]
+        roots = [root for root in given if not isinstance(root, LossMessage)]
         if not roots or any(root.numel() != 1 for root in roots):
             return None
         if len(roots) == 1 and (len(given) > 1 or is_late(roots[0])):

@@ -187,9 +187,6 @@ class Parallelism(Held):
     def take_hooks(self, items: Iterable[nn.Module | torch.Tensor]) -> None:
         """Have hooks on gradients that were registered before the block run as those in it."""
 
-    def find_unused(self) -> None:
-        """The script says that some parameters take no part in a loss."""
-
     def drop(self, optimizer: Optimizer) -> bool:
         """Let go of an optimizer that steps nothing of the strategy's; return whether."""
         del optimizer

@@ -4,6 +4,7 @@ by what they are drawn for."""
 from __future__ import annotations
 
 import dis
+import re
 import sys
 from collections.abc import Sequence
 from types import CodeType, FrameType
@@ -79,6 +80,16 @@ def worked_out_of_a_length() -> bool:
     for at in spans:
         spans += [each for each in _made_in(done, at) if each not in spans and len(spans) < _STEPS]
     return any(x.argval in _LENGTHS and any(_within(x, at) for at in spans) for x in done)
+
+
+def states(number: int) -> bool:
+    """Whether the script's call that runs now has this number written in it."""
+    done, call = _instructions(_frame())
+    return any(
+        type(x.argval) in (int, slice) and repr(number) in re.findall(r"\d+", repr(x.argval))
+        for x in done
+        if call is not None and x.opname.startswith("LOAD_") and _within(x, call)
+    )
 
 
 def _is_fixed(size: int) -> bool:

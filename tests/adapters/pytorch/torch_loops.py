@@ -108,6 +108,21 @@ def head_replaced() -> torch.Tensor:
     return weights(model)
 
 
+def grown_and_cast() -> torch.Tensor:
+    """A new layer comes by the optimizer that is there; later all are of another dtype."""
+    model, batches = net(), loader()
+    optimizer = momentum(model)
+    for epoch in range(3):
+        if epoch == 1:
+            model.append(nn.Linear(CLASSES, CLASSES))
+            optimizer.add_param_group({"params": model[3].parameters()})
+        if epoch == 2:
+            optimizer = momentum(model.double())
+        for x, y in batches:
+            descend(optimizer, F.cross_entropy(model(x.to(model[0].weight.dtype)), y))
+    return weights(model)
+
+
 class Heads(nn.Module):
     """Two heads on a trunk, of which a call uses one; and a layer that no call uses."""
 
@@ -309,6 +324,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         loader_workers,
         freezing_and_thawing,
         head_replaced,
+        grown_and_cast,
         heads_by_turns,
         recomputed_activations,
         users_own_accumulation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
 from dream.adapters.pytorch.loss.samples.taken import takes_one
 from dream.adapters.pytorch.randomness.rows import Rows
-from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
+from dream.adapters.pytorch.randomness.sites import states, worked_out_of_a_length
 
 CUTS = {"__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "vsplit"}
 """What may take some of the rows in a row."""
@@ -41,6 +42,21 @@ class Cuts:
         if not (singly and takes_one(node, node.name()) is not None):
             self.tell(node.metadata.get(CUT, ""))
 
+    def tell_written(self, name: str, args: Any, of: Origin | None, rows: Rows) -> None:
+        """Tell of rows that a function in place writes to: by their number, or where they lie in
+        those that were cut off. of: the origin of what it writes to."""
+        with suppress(Exception):  # a script never fails of being looked at
+            x = args[0]
+            if isinstance(of, ChosenRows) and x.untyped_storage().nbytes() > x.nbytes:
+                self.tell(of.cut)
+            elif name == "__setitem__" and isinstance(of, OfRows):
+                given, some = "__getitem__", x.detach()[args[1]]
+                by, size = _slice_along(args, of.place.dim), x.shape[of.place.dim]
+                if by is not None and not some.numel() and _leaves_some(by, size, rows, of):
+                    self.tell(given)
+                for each in parts_of_rows(given, args, x, of, [some], rows) or ():
+                    self.tell(getattr(each, "cut", ""))
+
     def tell(self, name: str) -> None:
         """name: of the function that has cut them off; nothing where none has."""
         if name and not self._told:
@@ -53,16 +69,17 @@ def parts_of_rows(
 ) -> list[Origin] | None:
     """What was taken of a tensor's rows by their number: all of some of several kinds, as of two
     views, or parts. None where none were. rows: the share's."""
-    dim, by = of.place.dim, slice(None)
-    if name == "__getitem__":
-        given = args[1] if isinstance(args[1], tuple) else (args[1],)
-        if len(given) <= dim or not all(isinstance(each, slice) for each in given[: dim + 1]):
-            return None
-        by = given[dim]
-    elif any(out.dim() != x.dim() for out in outs):
+    dim = of.place.dim
+    by = _slice_along(args, dim) if name == "__getitem__" else slice(None)
+    if by is None:
+        return None
+    if name != "__getitem__" and any(out.dim() != x.dim() for out in outs):
         return None
     sizes = [out.shape[dim] for out in outs]
-    if not all(sizes) or set(sizes) == {x.shape[dim]}:
+    if set(sizes) == {x.shape[dim]}:
+        some = _leaves_some(by, x.shape[dim], rows, of)
+        return [ChosenRows(x.shape[dim], cut=name)] if some else None
+    if not all(sizes):
         return None
     if all(size % of.n == 0 for size in sizes) and by.step in (None, 1):
         return [replace(of, place=replace(of.place, each=size // of.n)) for size in sizes]
@@ -71,3 +88,21 @@ def parts_of_rows(
     even &= all(size * parts == x.shape[dim] for size in sizes)
     same = even and (name in _BY_PARTS or worked_out_of_a_length())
     return [ChosenRows(size, cut="" if same else name) for size in sizes]
+
+
+def _slice_along(args: Any, dim: int) -> slice | None:
+    """What `x[...]` takes along a dim, where that is a slice of it."""
+    given = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if len(given) <= dim or not all(isinstance(each, slice) for each in given[: dim + 1]):
+        return None
+    by: slice = given[dim]
+    return by
+
+
+def _leaves_some(by: slice, size: int, rows: Rows, of: OfRows) -> bool:
+    """Whether a slice that takes all or none of the rows of a share, `size`, takes some of the
+    batch's: its number is more than those of a share, or is as many, and stands in the script."""
+    whole = rows.total * of.place.each
+    if len(range(*by.indices(whole))) in (0, whole) or worked_out_of_a_length():
+        return False
+    return size not in (by.start, by.stop) or states(size)

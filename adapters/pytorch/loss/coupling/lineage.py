@@ -227,7 +227,7 @@ class Lineage(Beneath):
                 self._put(x, MixedRows(name, own.detach().clone()))
             return made
         self.sees_all &= name not in LEAVE
-        if self.alike and is_in_place(name):
+        if self.alike and is_in_place(name) and id(leaves[0]) not in origins:
             self.alike.written(leaves, 1)
         self._calls += 1
         if self._calls > _MOST:
@@ -297,6 +297,7 @@ class Lineage(Beneath):
         outs = [x for x in tensors_of(made) if type(x) in (torch.Tensor, torch.nn.Parameter)]
         if given.get("out") is not None or is_in_place(name):
             outs = [*outs, *leaves[:1]]
+            self._cuts.tell_written(name, args, origins.get(id(leaves[0])), self._rows)
             self._meet(name, outs, leaves, origins)
         elif not self._meet(name, outs, leaves, origins) and outs:
             if joined := joined_by(name, args, given, origins, self.kept.has):
@@ -366,7 +367,7 @@ class Lineage(Beneath):
     def _follow_chosen(self, name: str, outs: list[torch.Tensor], of: ChosenRows) -> None:
         """By sizes alone: there is no half of them to try. They may come back to their places."""
         for x in outs:
-            if self._rows is not None and x.shape[:1] == (self._rows.count,):
+            if self._rows is not None and x.shape[:1] == (self._rows.count,) != (of.count,):
                 self._put(x, OfRows(self._rows.count, Place(0)))
                 continue
             kept = x.dim() and x.shape[0] and x.shape[0] % of.count == 0

@@ -69,12 +69,13 @@ class DdpModule(DistributedModule, Bearer):
         super().__init__(module, registry, inner)
         self._settings, self._backward = settings, backward
         self._ddp: DistributedDataParallel | None = None
-        self._runner = DdpForward(self, searched=bool(settings.options.get("find_unused", False)))
+        self._runner = DdpForward(self)
         set_hook(self._runner, None)  # it is made in the block, but is no user's
-        self._forward: Forward = self._runner.run
+        self._forward: Forward = self._runner.forward
         self._parameters: list[nn.Parameter] = []
         self.trained = []
-        self._reduced: tuple[int, ...] = ()
+        self._reduced: tuple[tuple[object, ...], ...] = ()
+        self._kind: tuple[object, ...] = ()
         self._trained: tuple[bool, ...] = ()
         self._generation = -1
         self._held: list[RemovableHandle] = []
@@ -149,7 +150,8 @@ class DdpModule(DistributedModule, Bearer):
         if lane is None or isinstance(message, torch.Tensor) or not lane.write(message):
             return super().carry(message, loss)
         self.backwards.expected, self._runner.buckets.reduced = True, False
-        return self._runner.started[0], lane.nothing
+        assert self._runner.message is not None
+        return self._runner.message, lane.nothing
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -157,7 +159,7 @@ class DdpModule(DistributedModule, Bearer):
             return None
         if self._begins:
             carrier.grad = None
-        return self._runner.started[0], message.to(carrier.device, carrier.dtype)
+        return carrier, message.to(carrier.device, carrier.dtype)
 
     def finish(self, run: Callable[..., None]) -> None:
         """Heads that are used by turns: the others count as nothing, on this rank. What no rank has
@@ -172,14 +174,14 @@ class DdpModule(DistributedModule, Bearer):
         if self._reducer is None or not self.completes or self._runner.buckets.reduced:
             return
         places = private.unreduced(self._reducer)
-        if not places or self._settings.sparse(self._runner):
+        if not places:
             return
         message = self._runner.message
         reduced = self.trained if message is None else [message, *self.trained]
-        unused = [reduced[place] for place in places]
+        unused, sparse = [reduced[place] for place in places], self._settings.sparse(self._runner)
         bare = [parameter for parameter in unused if parameter.grad is None]
         with self.backwards.completing(self.trained):
-            run(unused, [torch.zeros_like(parameter) for parameter in unused])
+            run(unused, [_nothing(parameter, sparse) for parameter in unused])
         for parameter in bare:
             if parameter.grad is not None and not parameter.grad.any():
                 parameter.grad = None
@@ -234,15 +236,15 @@ class DdpModule(DistributedModule, Bearer):
             vars(self._ddp).clear()  # it refers to itself, and its buckets are as large as a model
             self._ddp = None
             self._runner.forget_buckets()
-            self._forward = self._runner.run
-        self._riders = self._reducer = self.late = self._lane = None
+            self._forward = self._runner.forward
+        self._riders = self._reducer = self.late = self._lane = self._alone = None
         del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
 
     def _run(self, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refresh()
-        forward = self._forward if self.completes else self._runner.run
+        forward = self._forward if self.completes else self._runner.forward
         called = self._backward.called(self, share, args, kwargs)
         share = called.share
         empty = share is not None and share.count == 0
@@ -282,7 +284,7 @@ class DdpModule(DistributedModule, Bearer):
 
     def _refresh(self) -> None:
         """Make DDP again where what it reduces has changed since."""
-        if self._generation != self.registry.generation:
+        if self._generation != self.registry.generation or self._kind != self._kind_now():
             self._claim()
         trained = tuple(map(_requires_grad, self._parameters))
         if trained != self._trained or self._shares:
@@ -298,8 +300,14 @@ class DdpModule(DistributedModule, Bearer):
             self.registry.settle(self.module)  # before rank 0's weights are rounded
             precision.cast(self.module)
         self._parameters = list(self.module.parameters())
+        self._kind = self._kind_now()
         refuse_computed(self.module)
         self._trained = ()
+
+    def _kind_now(self) -> tuple[object, ...]:
+        """Return what is another once a model is moved, or cast, in the midst of training."""
+        first = self._parameters[0] if self._parameters else None
+        return () if first is None else (first.dtype, first.device)
 
     def _untaken(self) -> list[nn.Parameter]:
         taken = self.registry.taken(self)
@@ -325,7 +333,7 @@ class DdpModule(DistributedModule, Bearer):
         taken = self.registry.taken(self)
         self._shares = any(id(p) in taken for p in self._parameters)
         self.trained = self._untaken()
-        reduced = tuple(map(id, self.trained))
+        reduced = tuple((id(p), p.dtype, p.device) for p in self.trained)
         if reduced and reduced == self._reduced:
             return
         self.release()
@@ -361,14 +369,18 @@ class DdpModule(DistributedModule, Bearer):
         _joined.add(self)
         self._ddp = self._settings.wrap(self._runner, taken)
         self._forward = forward_of(self._ddp, self._runner)
-        if not self._ddp.find_unused_parameters:
-            self._reducer = self._ddp.reducer
+        self._reducer = self._ddp.reducer
 
     def _new_message(self) -> LossMessage:
         """One in the gradients' own bucket, where they are not of half precision."""
         like = self.trained[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return LossMessage(torch.zeros(SIZE, dtype=dtype, device=like.device))
+
+
+def _nothing(parameter: nn.Parameter, sparse: set[torch.Tensor]) -> torch.Tensor:
+    layout = torch.sparse_coo if parameter in sparse else torch.strided
+    return torch.zeros_like(parameter, layout=layout, requires_grad=False)
 
 
 def _apart(gradient: torch.Tensor) -> torch.Tensor:

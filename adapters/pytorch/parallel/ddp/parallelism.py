@@ -119,6 +119,7 @@ class Synchronous(Parallelism):
             hooks.wrap("detach", detaching)
         if self.world.world_size > 1:
             hooks.made("optimizer", self.adopt)
+            hooks.wrap("param_group", self.registry.grown)
             if self.bare is not None:
                 hooks.wrap("backward", self.bare.wrap)
 
@@ -209,9 +210,6 @@ class Averaging(Synchronous):
             return ()
         bare = [p for each in self.registry.bare.values() if (p := each()) is not None]
         return [*(root.trained for root in self.registry.roots), bare]
-
-    def find_unused(self) -> None:
-        self._reducing["find_unused"] = True
 
     def subscribe(self, hooks: Hooks) -> None:
         super().subscribe(hooks)

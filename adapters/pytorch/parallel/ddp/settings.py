@@ -64,7 +64,6 @@ class DdpSettings:
             **_KEEP_BUFFERS,
             gradient_as_bucket_view=self.options["bucket_view"],
             bucket_cap_mb=self.options["bucket_mb"],
-            find_unused_parameters=self.options["find_unused"],
             static_graph=self.options["static_graph"],
         )
         if self.hook is not None and not self.sparse(runner):
@@ -87,8 +86,8 @@ class DdpSettings:
         """What travels with a module's gradients by itself."""
         return None if self.sparse(runner) else self.riders
 
-    def sparse(self, runner: nn.Module) -> bool:
-        """Whether gradients are sparse, which torch's own process group reduces alone."""
+    def sparse(self, runner: nn.Module) -> set[torch.Tensor]:
+        """Return those whose gradients are sparse, which torch's own process group reduces."""
         kinds = (nn.Embedding, nn.EmbeddingBag)
         found = [m for m in runner.modules() if isinstance(m, kinds) and m.sparse]
         if found and self.options.get("compression", "none") not in (None, "none"):
@@ -97,4 +96,4 @@ class DdpSettings:
                 f"compression={self.options['compression']!r} and a {type(found[0]).__name__} with "
                 "sparse=True. Remove one of them."
             )
-        return bool(found)
+        return {m.weight for m in found}

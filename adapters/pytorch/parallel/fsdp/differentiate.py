@@ -88,3 +88,21 @@ class ShardGradients:
         finally:
             for parameter, gradient in zip(trained, held, strict=True):
                 parameter.grad = gradient
+
+
+def refuse_some(
+    inputs: Any,
+    now: Callable[[torch.Tensor], torch.Tensor],
+    trained: Callable[[], Iterable[nn.Parameter]],
+) -> None:
+    """Raise for a backward pass by sharded parameters alone. now: the new one for an old."""
+    if inputs is None:
+        return
+    wanted = [now(x) for x in ([inputs] if isinstance(inputs, torch.Tensor) else inputs)]
+    own = {id(parameter) for parameter in trained()}
+    if any(id(x) in own for x in wanted):
+        raise Unsupported(
+            "A backward pass comes to all of a model's sharded parameters. Received: "
+            "backward(inputs=...) with some of them. Freeze the others before the model is called, "
+            "by requires_grad_(False), or use 'mirrored'."
+        )

@@ -24,7 +24,7 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
-from dream.adapters.pytorch.parallel.fsdp import private
+from dream.adapters.pytorch.parallel.fsdp import differentiate, private
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.prefetch import Prefetch
@@ -145,6 +145,7 @@ class FullySharded(Sharding):
 
         @wraps(backward)
         def ended(*args: Any, **kwargs: Any) -> None:
+            differentiate.refuse_some(kwargs.get("inputs"), self.parameters.now, self._trained)
             run(*args, **kwargs)
             if self._kept and current_backward() == -1:
                 self._keep_gathered(False)

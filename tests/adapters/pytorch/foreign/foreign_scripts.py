@@ -150,6 +150,18 @@ class InOrder(Sampler[int]):
         return self.num_samples
 
 
+class WithLoss(nn.Module):
+    """It returns its loss, of targets of which some are ignored, beside its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.unused = net(), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = self.net(x)
+        return {"loss": F.cross_entropy(outputs, y, ignore_index=0), "outputs": outputs}
+
+
 def image_models(block: Block, plain: bool) -> torch.Tensor:
     """A batch sampler over the divided one, a sampler of the library's own, losses reduced for the
     log, and a wrapper that may have unused parameters."""
@@ -160,7 +172,7 @@ def image_models(block: Block, plain: bool) -> torch.Tensor:
         dataset = data(48)
         own = (1, 0) if plain else (world, dist.get_rank())
         sampler = DistributedSampler(dataset, *own, seed=3)
-        model: nn.Module = net()
+        model: nn.Module = WithLoss()
         loader = DataLoader(
             dataset, batch_sampler=BatchSampler(sampler, GLOBAL // world, drop_last=True)
         )
@@ -171,7 +183,7 @@ def image_models(block: Block, plain: bool) -> torch.Tensor:
         for epoch in range(2):
             sampler.set_epoch(epoch)
             for x, y in loader:
-                loss = F.cross_entropy(model(x), y)
+                loss = model(x, y)["loss"]
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -267,6 +267,30 @@ def first_two() -> Trained:
     return in_parts(lambda x: [x[:2], x[2:]])
 
 
+def more_than_a_share() -> Trained:
+    return in_parts(lambda x: [x[:9]])
+
+
+def as_many_as_a_share() -> Trained:
+    return in_parts(lambda x: [x[:7].double().float() if x.is_floating_point() else x[:7]])
+
+
+def written_by_number() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        b[1][9:] = 0
+        return F.cross_entropy(m(b[0]), b[1])
+
+    return loop(mlp(), loss)
+
+
+def doubled_where_they_lie() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        b[0].narrow(0, 0, 2).mul_(2.0)
+        return F.cross_entropy(m(b[0]), b[1])
+
+    return loop(mlp(), loss)
+
+
 def every_other() -> Trained:
     return in_parts(lambda x: [x[::2].double().float() if x.is_floating_point() else x[::2]])
 
@@ -334,10 +358,24 @@ def padding_left_out_by_its_places() -> Trained:
     return loop(mlp(), loss)
 
 
+def rows_written_where_they_are() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        x, n = b[0].clone(), len(b[0])
+        x[x[:, 0] > 0.5] = 0.0
+        x[:, :2] *= 2.0
+        x[:n].add_(1.0)
+        kept = x[:3].detach().clone()
+        kept.clamp_(0.0, 1.0)
+        return F.cross_entropy(m(x), b[1])
+
+    return loop(mlp(), loss)
+
+
 CUT = {
     each.__name__: each
     for each in (
-        halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within
+        halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within,
+        more_than_a_share, as_many_as_a_share, written_by_number, doubled_where_they_lie,
     )
 }  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
@@ -367,5 +405,6 @@ APART = {
         parts_of_even_shares,
         views_taken_apart,
         padding_left_out_by_its_places,
+        rows_written_where_they_are,
     )
 }

@@ -627,8 +627,8 @@ def plateau() -> Trained:
     return trained(model, [*printed, optimizer.param_groups[0]["lr"]])
 
 
-def gan() -> Trained:
-    """Two models, two optimizers; one backward goes through both."""
+def gan(*, freezes: bool = False) -> Trained:
+    """Two models, two optimizers; one backward goes through both. freezes: the judge meanwhile."""
     torch.manual_seed(1)
     maker = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, WIDTH))
     judge = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -641,14 +641,21 @@ def gan() -> Trained:
         real = criterion(judge(x), torch.ones(len(x), 1))
         made = maker(x[:, :3])
         fake = criterion(judge(made.detach()), torch.zeros(len(x), 1))
-        (real + fake).backward()
+        both = real + fake
+        both.backward()
         of_judge.step()
         of_maker.zero_grad()
+        judge.requires_grad_(not freezes)
         loss = criterion(judge(made), torch.ones(len(x), 1))
         loss.backward()
+        judge.requires_grad_(True)
         of_maker.step()
-        printed.append(loss.item())
+        printed += [both.item(), loss.item()]
     return trained(maker, printed, judge)
+
+
+def gan_that_freezes() -> Trained:
+    return gan(freezes=True)
 
 
 def gradient_penalty() -> Trained:
@@ -1053,7 +1060,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, penalties_on_chosen_parameters, penalties_on_what_rows_choose,
         two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
-        other_inside, read_ahead, line_search, plateau, gan, gradient_penalty, learnt_weight,
+        other_inside, read_ahead, line_search, plateau, gan, gan_that_freezes, gradient_penalty,
+        learnt_weight,
         stacked_losses, stacked_learnt_weights, learnt_weight_of_a_sum,
         one_sample_at_a_time, one_sample_over_the_batch_size, one_sample_by_weights,
         tokens_of_several_batches,

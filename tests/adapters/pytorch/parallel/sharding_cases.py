@@ -568,6 +568,10 @@ def refusals(_: int) -> Figures:
         rank = dream.current().topology.rank  # type: ignore[union-attr]
         words = torch.full((2, 6), rank)
         found["other samples"] = refused(lambda: model(words))
+    with strategy("sharded"):
+        two = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        loss = two(torch.ones(2, 4)).sum()
+        found["some"] = refused(lambda: loss.backward(inputs=[*two[1].parameters()]))
     with strategy("sharded", sync_batch_norm=False):
         normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         momentum(normed.parameters())

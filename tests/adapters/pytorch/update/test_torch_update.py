@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch_update
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
@@ -86,3 +87,24 @@ def test_a_model_that_is_called_before_its_step_is_made_is_named(
     """In silence a GAN saw the critic as it was before its step, in all micro-batches but one."""
     dream.launch(both_ways, n=2, framework="torch", timeout=120)
     assert capfd.readouterr().err.count("a model is called after its SGD.step") == 1
+
+
+def penalised(micros: int) -> list[float]:
+    """Batches of 8, 8 and 3."""
+    torch.manual_seed(3)
+    with dream.strategy("mirrored", accumulate=micros):
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x, y in DataLoader(TensorDataset(torch.randn(19, 6), torch.randn(19, 4)), batch_size=8):
+            optimizer.zero_grad()
+            penalty = sum(p.square().sum() for p in model.parameters())
+            (F.mse_loss(model(x), y) + 0.5 * penalty).backward()
+            optimizer.step()
+    return [float(x) for p in model.parameters() for x in p.detach().flatten()]
+
+
+def test_a_penalty_counts_once_for_an_update() -> None:
+    """In silence it counted once for each micro-batch."""
+    (expected,) = dream.launch(penalised, 1, n=1, framework="torch", timeout=120)
+    for found in dream.launch(penalised, 2, n=2, framework="torch", timeout=120):
+        assert found == pytest.approx(expected, rel=0, abs=1e-6)
