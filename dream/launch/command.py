@@ -6,8 +6,10 @@ Parsed by argparse, unlike the other commands: it is what every start waits for.
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import os
+import re
 import signal
 import stat
 import sys
@@ -15,7 +17,9 @@ import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn, final
 
 from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings, tf_config
@@ -143,8 +147,21 @@ def _ranks_here(hosts: NodePlace) -> int:
     return number
 
 
+@final
+class _Parser(argparse.ArgumentParser):
+    """Names the option that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: --"):
+            known = re.findall(r"--[a-z][a-z_-]+", self.format_help())
+            given = message.partition(": ")[2].partition("=")[0]
+            nearest = get_close_matches(given, known, n=1)
+            message += f". Did you mean {nearest[0]}?" if nearest else ""
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dream run",
         usage="dream run [-n N] [options] SCRIPT [ARGS ...]\n       "
         "dream run [-n N] [options] -m MODULE [ARGS ...]",
@@ -294,6 +311,12 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
     """Return what each rank's interpreter is given."""
     if module:
         return ("module", target, *arguments)
+    if target.endswith(".ipynb"):
+        raise ConfigurationError(
+            f"A notebook is no script. Received: {target!r}. Write its cells into a Python file, "
+            "as by jupyter nbconvert --to script, and name that; or call dream.launch(function, "
+            "n=2) in the notebook."
+        )
     if not is_file(Path(target)):
         raise ConfigurationError(
             f"No such script. Received: {target!r} in {Path.cwd()}. Pass the path of a "
@@ -302,10 +325,26 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
     return ("script", target, *arguments)
 
 
+def _make_folder(folder: Path) -> None:
+    """Make the folder that trainings are saved in. ConfigurationError where nothing can be saved
+    there, which the first save, or a job that ends before it, would tell too late."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigurationError(
+            f"--checkpoint names a folder in which nothing can be saved. Received: {folder} "
+            f"({error.strerror}). Name one that every rank may write to, and all hosts have."
+        ) from error
+
+
 def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be. Return the exit code,
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
+    if job.checkpoint is not None and job.node_rank == 0:
+        _make_folder(job.checkpoint)
     _say_unread_input()
     with temporary_folder("dream-job-") as folder, kept_in_memory(job) as job, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
