@@ -6,7 +6,6 @@ Parsed by argparse, unlike the other commands: it is what every start waits for.
 from __future__ import annotations
 
 import argparse
-import errno
 import fcntl
 import os
 import re
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn, final
 
 from dream._errors import ConfigurationError
@@ -325,13 +325,12 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
     return ("script", target, *arguments)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the folder that trainings are saved in. ConfigurationError where nothing can be saved
-    there, which the first save, or a job that ends before it, would tell too late."""
+def _check_folder(folder: Path) -> None:
+    """ConfigurationError where nothing can be saved in it, which the first save, or a job that ends
+    before it, would tell too late. It is made where something is saved."""
+    within = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        TemporaryDirectory(dir=within, prefix=".").cleanup()
     except OSError as error:
         raise ConfigurationError(
             f"--checkpoint names a folder in which nothing can be saved. Received: {folder} "
@@ -344,7 +343,7 @@ def run_command(job: Job) -> int:
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
     if job.checkpoint is not None and job.node_rank == 0:
-        _make_folder(job.checkpoint)
+        _check_folder(job.checkpoint)
     _say_unread_input()
     with temporary_folder("dream-job-") as folder, kept_in_memory(job) as job, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})
