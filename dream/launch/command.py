@@ -307,6 +307,18 @@ def at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return given[:place], given[place + 1 :]
 
 
+def named_script(
+    target: str, own: Sequence[str], theirs: Sequence[str], behind: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the same for a tool's command line. own: what stands before a `--`; theirs: what of it
+    is the script's. A `-m` right before the target says that it is a module."""
+    words = list(theirs)
+    module = "-m" in words and list(own)[list(own).index("-m") + 1 :][:1] == [target]
+    if module:
+        words.remove("-m")
+    return script_command(target, [*words, *behind], module=module)
+
+
 def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[str, ...]:
     """Return what each rank's interpreter is given."""
     if module:
