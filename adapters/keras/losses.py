@@ -317,7 +317,8 @@ def say(what: str, kind: Kind, strict: bool) -> None:
         return
     said = (
         f"{what} gives {_UNTOLD[kind]}. Received: a loss that replicas share. Return a value for "
-        "each sample, or use strategy.train_step with weight="
+        "each sample, have the model gather its outputs by strategy.communicator.all_gather where "
+        "samples are held against each other, or use strategy.train_step with weight="
     )
     if strict:
         raise Unsupported(f"{said}.")

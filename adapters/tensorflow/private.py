@@ -135,6 +135,11 @@ def go_on_drawing(states: Sequence[Any]) -> None:
         tf.random.get_global_generator().state.assign(of_shared)
 
 
+def recording() -> bool:
+    """Whether a tape that is open may record what is computed."""
+    return bool(record.could_possibly_record())
+
+
 def unrecorded() -> AbstractContextManager[None]:
     """Inside, no tape that is open records what is computed."""
     stopped: AbstractContextManager[None] = record.stop_recording()

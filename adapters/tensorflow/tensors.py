@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
+from dream.adapters.tensorflow.private import recording
 from dream.collectives import Tensor, Tensors
 from dream.collectives.tensors import check_moves
 from dream.collectives.transport import Combine, Length
@@ -49,6 +50,24 @@ class TensorFlowTensors(Tensors):
         if out is not None:
             return _written(result, out)
         return result.numpy() if isinstance(like, (np.ndarray, np.generic)) else result
+
+    def gathered(
+        self,
+        x: Tensor,
+        rank: int,
+        gather: Callable[[Tensor], Tensor],
+        add: Callable[[Tensor], Tensor],
+    ) -> Tensor | None:
+        if not (tf.is_tensor(x) and x.dtype.is_floating and x.shape.rank and recording()):
+            return None
+
+        rows = tf.shape(x, out_type=tf.int64)[0]
+        start = tf.reduce_sum(gather(rows[tf.newaxis])[:rank])
+
+        def followed(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return gather(own), lambda gradient: add(gradient)[start : start + rows]
+
+        return tf.custom_gradient(followed)(x)
 
     def key(self, x: tf.Tensor) -> Hashable:
         shape = tuple(x.shape) if x.shape.rank is not None else None

@@ -133,9 +133,9 @@ class Communicator:
 
         x: shape (n, ...); n may differ between ranks, the other dims and the dtype may not. A
             0-d tensor counts as one of shape (1,).
-        Returns shape (sum of n, ...). Sent: n's bytes, times P-1. In torch gradients flow back
-        through it: a rank's rows get the sum of all ranks' gradients of them, so a loss of the
-        gathered outputs trains as on one device.
+        Returns shape (sum of n, ...). Sent: n's bytes, times P-1. Gradients flow back through it:
+        a rank's rows get the sum of all ranks' gradients of them, so a loss of the gathered outputs
+        trains as on one device.
         """
         if out is None:
             followed = self._tensors.gathered(x, self._rank, self._all_gather, self._add_up)

@@ -248,18 +248,19 @@ def _step() -> int:
 def _run_script(path: str, arguments: list[str]) -> None:
     from importlib.machinery import SourceFileLoader
     from pathlib import Path
-    from types import ModuleType
 
     sys.argv = [path, *arguments]
     sys.path[0] = str(Path(path).resolve().parent)
-    source = Path(path).read_bytes()
+    loader = SourceFileLoader("__main__", path)
+    _run_source(Path(path).read_bytes(), path, __loader__=loader, __annotations__={})
+
+
+def _run_source(source: bytes, path: str, **names: object) -> None:
+    """Run what is the main module. names: those that Python gives it too."""
+    from types import ModuleType
+
     module = ModuleType("__main__")
-    module.__dict__.update(
-        __file__=path,
-        __builtins__=__builtins__,
-        __loader__=SourceFileLoader("__main__", path),
-        __annotations__={},
-    )
+    module.__dict__.update(__file__=path, __builtins__=__builtins__, **names)
     _become_main(module)
     if os.environ.get("DREAM_CHECKPOINT"):
         from dream.checkpoint.untouched import rewriting
@@ -285,7 +286,28 @@ def _run_module(name: str, arguments: list[str]) -> None:
 
     sys.argv = [name, *arguments]
     sys.path[0] = os.getcwd()  # noqa: PTH109 - as Python itself writes it
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    if not (os.environ.get("DREAM_CHECKPOINT") and _run_counted(name)):
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _run_counted(name: str) -> bool:
+    """Run a module's source as `python -m` does, its loops counted. False where there is none, for
+    `runpy` to say so."""
+    from importlib.machinery import SourceFileLoader
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = find_spec(f"{name}.__main__")
+    except ImportError:
+        return False
+    if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
+        return False
+    sys.argv[0] = path = spec.origin
+    names = {"__loader__": spec.loader, "__package__": spec.parent, "__spec__": spec}
+    _run_source(spec.loader.get_data(path), path, **names, __cached__=spec.cached)
+    return True
 
 
 def _run_function(call: str, rest: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import re
 import signal
 import stat
 import sys
@@ -15,7 +16,10 @@ import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn, final
 
 from dream._errors import ConfigurationError
 from dream.cluster import PortRange, settings, tf_config
@@ -143,8 +147,21 @@ def _ranks_here(hosts: NodePlace) -> int:
     return number
 
 
+@final
+class _Parser(argparse.ArgumentParser):
+    """Names the option that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: --"):
+            known = re.findall(r"--[a-z][a-z_-]+", self.format_help())
+            given = message.partition(": ")[2].partition("=")[0]
+            nearest = get_close_matches(given, known, n=1)
+            message += f". Did you mean {nearest[0]}?" if nearest else ""
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dream run",
         usage="dream run [-n N] [options] SCRIPT [ARGS ...]\n       "
         "dream run [-n N] [options] -m MODULE [ARGS ...]",
@@ -290,10 +307,28 @@ def at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return given[:place], given[place + 1 :]
 
 
+def named_script(
+    target: str, own: Sequence[str], theirs: Sequence[str], behind: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the same for a tool's command line. own: what stands before a `--`; theirs: what of it
+    is the script's. A `-m` right before the target says that it is a module."""
+    words = list(theirs)
+    module = "-m" in words and list(own)[list(own).index("-m") + 1 :][:1] == [target]
+    if module:
+        words.remove("-m")
+    return script_command(target, [*words, *behind], module=module)
+
+
 def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[str, ...]:
     """Return what each rank's interpreter is given."""
     if module:
         return ("module", target, *arguments)
+    if target.endswith(".ipynb"):
+        raise ConfigurationError(
+            f"A notebook is no script. Received: {target!r}. Write its cells into a Python file, "
+            "as by jupyter nbconvert --to script, and name that; or call dream.launch(function, "
+            "n=2) in the notebook."
+        )
     if not is_file(Path(target)):
         raise ConfigurationError(
             f"No such script. Received: {target!r} in {Path.cwd()}. Pass the path of a "
@@ -302,10 +337,25 @@ def script_command(target: str, arguments: list[str], *, module: bool) -> tuple[
     return ("script", target, *arguments)
 
 
+def _check_folder(folder: Path) -> None:
+    """ConfigurationError where nothing can be saved in it, which the first save, or a job that ends
+    before it, would tell too late. It is made where something is saved."""
+    within = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        TemporaryDirectory(dir=within, prefix=".").cleanup()
+    except OSError as error:
+        raise ConfigurationError(
+            f"--checkpoint names a folder in which nothing can be saved. Received: {folder} "
+            f"({error.strerror}). Name one that every rank may write to, and all hosts have."
+        ) from error
+
+
 def run_command(job: Job) -> int:
     """Run a job until its end or a signal, again as often as it may be. Return the exit code,
     with the reason on stderr. ConfigurationError inside another launcher's rank."""
     refuse_nested(job.environ, job.nnodes)
+    if job.checkpoint is not None and job.node_rank == 0:
+        _check_folder(job.checkpoint)
     _say_unread_input()
     with temporary_folder("dream-job-") as folder, kept_in_memory(job) as job, warm(job) as job:
         job = replace(job, environ={**job.environ, settings.SNAPSHOTS: str(folder)})

@@ -59,7 +59,8 @@ def load_function(place: str) -> Callable[[], Any]:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise unknown(f"function in {where}", name, [n for n in vars(module) if n[0] != "_"])
+            known = [n for n, value in vars(module).items() if n[0] != "_" and callable(value)]
+            raise unknown(f"function in {where}", name, known)
         found = getattr(found, part)
     function: Callable[[], Any] = found
     return function

@@ -30,6 +30,8 @@ KEPT = {
 ON_SEVERAL = ("in_a_function", "of_an_object")
 """The others are held on one rank, which loops and variables do not tell from several, and on two
 in `make exhaustive`."""
+AS_A_MODULE = "steps_without_a_loader"
+"""Started by `-m`, as the others are by their file."""
 CASES = [(name, 1 + (name in ON_SEVERAL)) for name in KEPT]
 ON_SEVERAL_TOO = [
     pytest.param(name, 2, marks=pytest.mark.exhaustive) for name in KEPT if name not in ON_SEVERAL
@@ -64,13 +66,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """told: what the script reads of variables that no import reads."""
     folder.mkdir(exist_ok=True)
+    target = ["-m", script.stem] if names == AS_A_MODULE else [str(script)]
     more = {f"DREAM_TEST_{name.upper()}": text for name, text in told.items()}
     arguments = [sys.executable, "-m", "dream", "run", "-n", str(ranks)]
     if kept:
         arguments += ["--checkpoint", str(folder / "kept"), "--every", "0.001"]
         arguments += ["--max-restarts", str(restarts)]
     return subprocess.run(
-        [*arguments, str(script), names, str(folder)], env=os.environ | more,
+        [*arguments, *target, names, str(folder)], env=os.environ | more, cwd=script.parent,
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
 

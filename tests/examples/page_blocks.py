@@ -162,11 +162,15 @@ READERS: Mapping[tuple[str, int], Reader] = {
         "    model.fit(x, y, batch_size=16, verbose=0)\n", env={"KERAS_BACKEND": "torch"},
     ),
     ("knowing", 0): Reader(
+        TORCH + _BLOCK + "net, v1, v2, nt_xent = nn.Linear(4, 2), x[:8], x[8:16], F.mse_loss\n",
+        after="assert len(z1) == len(z2) == 16; loss.backward()",
+    ),
+    ("knowing", 1): Reader(
         TORCH + "import os, pathlib\ndef download(name):\n    made = pathlib.Path(name)\n"
         "    assert made.exists() == (os.environ['RANK'] != '0')\n"
         "    made.mkdir(exist_ok=True)\n    return made\n",
     ),
-    ("knowing", 1): Reader(TORCH + "model, optimizer, loader = made()\n"),
+    ("knowing", 2): Reader(TORCH + "model, optimizer, loader = made()\n"),
     ("planning", 0): Reader(
         'import json, pathlib\ntake = {"strategy": "sharded:zero=2", "devices": 2}\n'
         'plan = json.dumps({"take": take, "sentence": ""})\n'

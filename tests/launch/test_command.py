@@ -172,6 +172,10 @@ def test_a_strategy_that_nothing_asks_for_is_said(tmp_path: Path) -> None:
         (["-n", "1", "--strategy", "mirored", __file__], "Did you mean 'mirrored'?"),
         (["-n", "1", "--framework", "jax", __file__], "Known: tensorflow, torch"),
         (["-n", "1", "--nnodes", "2", __file__], "export DREAM_TOKEN="),
+        (["-n", "1", "--stratgy", "mirrored", __file__], "Did you mean --strategy?"),
+        (["-n", "1", "--checkpoint", __file__, __file__], "(Not a directory)"),
+        (["-n", "1", "--checkpoint", "/proc/kept", __file__], "nothing can be saved"),
+        (["-n", "1", "lesson.ipynb"], "A notebook is no script"),
         ([__file__], "-n"),
     ],
 )

@@ -300,8 +300,8 @@ def _dealt_class(
         assert isinstance(dealt, DealtBatches)
         if self.batch_sampler is not dealt:
             return refuse_replaced(self)
-        with dealt.beginning() as begun, dealt.fetching(self, begun):
-            inner: Iterator[Any] = base.__iter__(self)
+        with dealt.beginning() as begun, dealt.fetching(self, begun), current.reading():
+            inner: Iterator[Any] = base.__iter__(self)  # with workers, it draws the order here
         if begun is None:
             shares.whole_begins()
             return inner

@@ -217,7 +217,7 @@ class DealtStream:
     ) -> Iterator[Any]:
         collate = self._collate(loader)
         collate.set_micros(micros)
-        with _set(loader, collate, generator):
+        with _set(loader, collate, generator), current.reading():
             inner = begin(loader)
         return self._compared(inner, micros) if micros else inner
 

@@ -30,7 +30,7 @@ from dream.adapters.pytorch.randomness.generators import InStep
 from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.operations import standing_for
 from dream.adapters.pytorch.randomness.rows import Rows
-from dream.adapters.pytorch.randomness.sites import Sites
+from dream.adapters.pytorch.randomness.sites import Sites, orders_data
 from dream.data.partition import Share
 
 _WATCHED = 2
@@ -277,7 +277,7 @@ class CallDraws:
         if not len(shape) or self._in_step is None or self._in_step.apart:
             return None
         share = self._shares.of_draws(like)
-        if not _is_part(share):
+        if not _is_part(share) or orders_data():
             return None
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)

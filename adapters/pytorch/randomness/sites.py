@@ -30,6 +30,7 @@ _LENGTHS = {"len", "size", "shape"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 _SIZED = {"randn", "rand", "randperm"}
 """What is given a size first."""
+_ORDERS = "torch.utils.data."
 Site = tuple[CodeType, int]
 """A call in the script: its code, and the place in it."""
 
@@ -58,6 +59,17 @@ def _frame() -> FrameType:
     while frame.f_back is not None and is_library(frame.f_globals.get("__name__")):
         frame = frame.f_back
     return frame
+
+
+def orders_data() -> bool:
+    """Whether torch's own samplers and splits draw now, which the script's call runs: an order of
+    a dataset's samples, however many these are, is nobody's row."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_library(name := frame.f_globals.get("__name__")):
+        if str(name).startswith(_ORDERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def given_a_length(*, of_rows: bool = False) -> bool:

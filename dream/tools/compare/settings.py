@@ -61,6 +61,9 @@ def script_asked(words: Sequence[str], **options: object) -> tuple[str, ...]:
     if not words:
         return ()
     name, *arguments = words
+    module = name == "-m" and bool(arguments)
+    if module:
+        name, *arguments = arguments
     if name.startswith("-"):
         raise ConfigurationError(f"No such option. Received: {name}. See dream compare --help.")
     for option, value in options.items():
@@ -69,7 +72,7 @@ def script_asked(words: Sequence[str], **options: object) -> tuple[str, ...]:
                 f"A script defines its own task. Received: {name}, --{option.replace('_', '-')} "
                 f"{value}. Remove one of them."
             )
-    return script_command(name, arguments, module=False)
+    return script_command(name, arguments, module=module)
 
 
 def split_items(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from dream._errors import ConfigurationError, WorkerFailed
 from dream.files.whole import check_output, write_json
 from dream.launch import start
-from dream.launch.command import at_dashes, script_command
+from dream.launch.command import at_dashes, named_script
 from dream.launch.ending import explain
 from dream.launch.guard import temporary_folder
 from dream.launch.job import Job
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     given, theirs = _parser().parse_known_args(own)
     _check(given)
     job = Job(
-        command=script_command(given.script, [*theirs, *behind], module=False),
+        command=named_script(given.script, own, theirs, behind),
         n=given.n,
         strategy=given.strategy,
         timeout=given.timeout,
@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dream profile",
         usage="dream profile SCRIPT [options] [ARGS ...]\n       "
+        "dream profile -m MODULE [options] [ARGS ...]\n       "
         "dream profile SCRIPT [options] -- [ARGS ...]",
         description="Run a script, unchanged, for some steps of training, and show where a step's "
         "time goes on every rank.",

@@ -8,8 +8,8 @@ Where a parameter's gradient is nothing but rounding (attention's key bias, a bi
 normalisation), Adam makes steps of it, and no order of summation is the right one: there single is
 held against itself with each batch summed in as many parts as there are replicas. A model that
 looks at a batch as a whole, as BatchNorm does, cannot work on it in parts, but on its samples in
-another order; one that draws random numbers beside gives each sample others then. Its parameters
-begin one rounding away.
+another order, and from parameters that begin one rounding away; one that draws random numbers
+beside gives each sample others in another order, and has the latter alone.
 """
 
 from __future__ import annotations
@@ -152,20 +152,35 @@ def measure_noise(scripts: ScriptRunner, single: Ran, parts: int, *changes: Chan
     Nothing is known where the first loss moves by more than rounding does: then what a sample
     gives depends on which others are worked on with it, or on random numbers.
     """
-    ways: dict[str, tuple[Change, ...]] = {
-        f"each batch is summed in {parts} parts": (),
-        "each batch's samples are in another order": ("reordered",),
-        "its parameters begin one rounding away": ("nudged",),
-    }
-    first: Noise | None = None
-    for how, change in ways.items():
-        ran = scripts.single(*changes, *change, parts=1 if "nudged" in change else parts)
-        found = _noise_of(ran, single, Noise(parts, how=how))
-        if not found.gap:
-            return found
-        first = first or found
-    assert first is not None
-    return first
+    in_parts = _noise_of(
+        scripts.single(*changes, parts=parts),
+        single, Noise(parts, how=f"each batch is summed in {parts} parts"),
+    )  # fmt: skip
+    if not in_parts.gap:
+        return in_parts
+    reordered = _noise_of(
+        scripts.single(*changes, "reordered", parts=parts),
+        single, Noise(parts, how="each batch's samples are in another order"),
+    )  # fmt: skip
+    nudged = _noise_of(
+        scripts.single(*changes, "nudged"),
+        single, Noise(parts, how="its parameters begin one rounding away"),
+    )  # fmt: skip
+    known = [noise for noise in (reordered, nudged) if not noise.gap]
+    return _largest(known) if known else in_parts
+
+
+def _largest(known: Sequence[Noise]) -> Noise:
+    """Return what any of these has moved: another order may round alike where ranks do not."""
+    return replace(
+        known[0],
+        losses=[max(gaps) for gaps in zip(*(noise.losses for noise in known), strict=False)],
+        parameters={
+            name: max(noise.parameters.get(name, 0.0) for noise in known)
+            for name in known[0].parameters
+        },
+        how=" or ".join(noise.how for noise in known),
+    )
 
 
 def _noise_of(ran: Outcome, single: Ran, asked: Noise) -> Noise:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dream._errors import ConfigurationError
 from dream.files.whole import check_output, write_json
-from dream.launch.command import at_dashes, script_command
+from dream.launch.command import at_dashes, named_script
 from dream.launch.guard import temporary_folder
 from dream.tools import placing
 from dream.tools.jobs import check_enough
@@ -37,7 +37,7 @@ def parse(argv: Sequence[str]) -> VerifyRequest:
     check_enough("verify", asked)
     check_output("--json", given.json)
     return VerifyRequest(
-        command=script_command(given.script, [*theirs, *behind], module=False),
+        command=named_script(given.script, own, theirs, behind),
         n=given.n,
         strategies=tuple(dict.fromkeys(given.strategy)),
         steps=given.steps,
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dream verify",
         usage="dream verify SCRIPT [options] [ARGS ...]\n       "
+        "dream verify -m MODULE [options] [ARGS ...]\n       "
         "dream verify SCRIPT [options] -- [ARGS ...]",
         description="Run a script, unchanged, without dream's doing, under single and under "
         "strategies, and say whether they learn the same.",

@@ -81,6 +81,24 @@ def loader_workers() -> torch.Tensor:
     return weights(model)
 
 
+def few_samples_in_an_order() -> torch.Tensor:
+    """As many as a rank's share of the batch before, by a loader's workers and by a sampler."""
+    model = net()
+    optimizer = momentum(model)
+    few = DataLoader(data(8), batch_size=4, shuffle=True, num_workers=1)
+    kept = data(8)
+    for _ in range(2):
+        for x, y in loader(32):
+            descend(optimizer, F.cross_entropy(model(x), y))
+        for x, y in few:
+            descend(optimizer, F.cross_entropy(model(x), y))
+        for x, _ in loader(32):
+            for index in BatchSampler(RandomSampler(kept), 4, drop_last=False):
+                inputs, names = kept[index]
+                descend(optimizer, F.cross_entropy(model(inputs), names) + model(x).mean())
+    return weights(model)
+
+
 def freezing_and_thawing() -> torch.Tensor:
     model = net()
     model[0].requires_grad_(False)
@@ -322,6 +340,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         batches_kept_in_a_list,
         batch_read_ahead,
         loader_workers,
+        few_samples_in_an_order,
         freezing_and_thawing,
         head_replaced,
         grown_and_cast,

@@ -50,6 +50,15 @@ def test_a_list_travels_together(ranks: int, reduction: str) -> None:
 
 
 @cells
+def test_gradients_flow_back_through_what_is_gathered(ranks: int, reduction: str) -> None:
+    told = sum(range(1, ranks + 1))
+    for rank, values in enumerate(found(ranks, reduction, "pulled")):
+        for value in values:
+            wanted = np.full((rank + 1, 2), told * 3.0 * (rank + 2) ** 2)
+            np.testing.assert_allclose(value, wanted)
+
+
+@cells
 def test_inside_functions(ranks: int, reduction: str) -> None:
     mean = (ranks - 1) / 2
     for rank, values in enumerate(found(ranks, reduction, "retraced")):

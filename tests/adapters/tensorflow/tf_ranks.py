@@ -78,12 +78,23 @@ def traced(c: Communicator) -> dict[str, Any]:
             x = c.all_reduce(x, "sum") / c.world_size + 1.0
         return x
 
+    @tf.function
+    def pulled(x: tf.Tensor) -> tf.Tensor:
+        """What a loss of all rows, another on each rank, gives this rank's."""
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(c.all_gather(x) ** 3) * (c.rank + 1.0)
+        return tape.gradient(loss, x)
+
     rank = float(c.rank)
     shapes, double = [[2], [3], [4], [2]], tf.constant(rank, tf.float64)
     return {
         "retraced": [plain(mean(tf.fill(s, rank), double)[0]) for s in shapes],
         "nested": [plain(twice(tf.fill([2], rank))) for _ in range(100)][-1],
         "loop": plain(loop(tf.fill([2], rank))),
+        "pulled": [
+            plain(f(tf.fill([c.rank + 1, 2], rank + 2.0))) for f in (pulled, pulled.python_function)
+        ],
     }
 
 

@@ -180,6 +180,7 @@ def test_what_is_asked_of_a_script(tmp_path):
     script.write_text("")
     assert script_asked([]) == ()
     assert script_asked([str(script), "--lr", "1"]) == ("script", str(script), "--lr", "1")
+    assert script_asked(["-m", "pack.train", "-m", "1"]) == ("module", "pack.train", "-m", "1")
     with pytest.raises(ConfigurationError, match=r"No such option\. Received: --bogus"):
         script_asked(["--bogus", "1"])
     with pytest.raises(ConfigurationError, match="No such script"):

@@ -141,8 +141,11 @@ def test_a_flattened_map_among_other_features_is_refused(checked: Checked, name:
 def test_what_is_no_model_is_refused(checked: Checked) -> None:
     with pytest.raises(ConfigurationError, match=r"did not return a model\. Received: int"):
         checked("keras:dense", "torch:no_model", "dense")
-    with pytest.raises(ConfigurationError, match=r"Unknown function in .*Did you mean 'dense'"):
+    with pytest.raises(
+        ConfigurationError, match=r"Unknown function in .*Did you mean 'dense'"
+    ) as e:
         checked("keras:dense", "torch:dens", "dense")
+    assert " nn," not in str(e.value)  # a module that the file imports
 
 
 def test_dropouts_of_another_count_are_told(checked: Checked) -> None:

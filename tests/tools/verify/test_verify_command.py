@@ -396,6 +396,9 @@ def test_options_before_and_after_the_script_and_its_own() -> None:
     )  # fmt: skip
     assert asked.command == ("script", __file__, "--lr", "0.1", "x", "--steps", "7")
     assert (asked.n, asked.steps, asked.strategies) == (3, 5, ("horovod",))
+    module = parse(["--steps", "5", "-m", "pack.train", "-m", "resnet"])
+    assert (module.command, module.steps) == (("module", "pack.train", "-m", "resnet"), 5)
+    assert parse([__file__, "-m", "resnet"]).command == ("script", __file__, "-m", "resnet")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Record, RecordRequest, Step
 from dream.tools.verify import causes, report
 from dream.tools.verify.causes import Ruling
-from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge
-from dream.tools.verify.runs import Broken, Ran
+from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge, measure_noise
+from dream.tools.verify.runs import Broken, Ran, ScriptRunner
 
 MIRRORED = Placement("mirrored", 2)
 LOSSES = (1.5, 1.25, 1.0)
@@ -109,6 +110,21 @@ def test_what_single_is_from_itself_three_times_is_no_difference() -> None:
     assert not judge(MIRRORED, ran(shift=7e-5), ran(1), lambda: noise).good
     (gap,) = judge(MIRRORED, ran(shift=5e-5), ran(1), lambda: noise).rounding
     assert gap.name == "w"
+
+
+def test_a_model_of_whole_batches_is_as_far_from_itself_as_any_rounding_moves_it() -> None:
+    """Its sums in another order may round as single's do."""
+    moved = {(): ran(1, losses=(1.6, 1.25, 1.0)), ("reordered",): ran(1, shift=1e-7),
+             ("nudged",): ran(1, shift=9e-6)}  # fmt: skip
+
+    class Runs:
+        def single(self, *changes: str, parts: int = 1) -> Ran:
+            del parts
+            return moved[changes]
+
+    noise = measure_noise(cast(ScriptRunner, Runs()), ran(1), 2)
+    assert noise.parameters["w"] == pytest.approx(9e-6, rel=0.1)
+    assert judge(MIRRORED, ran(shift=8e-6), ran(1), lambda: noise).good
 
 
 def test_a_first_loss_that_is_off_is_no_rounding() -> None:
