@@ -33,12 +33,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 LoaderIterator = _BaseDataLoaderIter
 """What every DataLoader iterates by."""
-BatchNorm, NormBase = _BatchNorm, _NormBase
+BatchNorm = _BatchNorm
+NormBase = _NormBase
 """Every class that normalises by a batch; and every one that keeps running statistics."""
-VF = torch._VF
-"""Where torch's own layers and functions look their kernels up."""
-BY_REJECTION = ("_standard_gamma", "_sample_dirichlet")
-"""What torch's distributions draw by, as many numbers as the values say."""
+VF, BY_REJECTION = torch._VF, ("_standard_gamma", "_sample_dirichlet")
+"""Where torch's own layers and functions look their kernels up; and what its distributions draw by,
+as many numbers as the values say."""
 CALL = "_compiled_call_impl"
 """The attribute of a module that takes its calls; `Module.compile` sets it too."""
 FUNCTION = "_forward_cls"
