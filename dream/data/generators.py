@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 
+PYTHON_WORDS = 624
+"""Numbers of 32 bits that Python's generator makes at a time."""
+
+
+def python_place(generator: random.Random | None = None) -> int:
+    """Return how many of those have been taken. generator: Python's own, if none."""
+    return int((generator or random).getstate()[1][-1])
+
 
 def python_word() -> int:
     """Return a number for the state of Python's generator, alike in every process."""

@@ -31,7 +31,7 @@ from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.generators import InStep, NumpyWatch
+from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
@@ -360,7 +360,7 @@ class _DealtIterator:
         self._inner, self._modes = inner, modes
         self._pass = begun
         self._shares = shares
-        self._drawn = NumpyWatch(0 if modes is None else modes.passes)
+        self._drawn = DrawWatch(0 if modes is None else modes.passes)
 
     def __iter__(self) -> Self:
         return self
@@ -388,7 +388,7 @@ class _DealtIterator:
             batch = empty(batch)
         self._shares.yielded(batch, share, self)
         if share.parts > 1:
-            self._drawn.handed()
+            self._drawn.handed(share.count)
             if self._modes is not None:
                 self._modes.handed()
         return batch

@@ -110,6 +110,11 @@ class Shares:
         """The share of the batch that the loop holds; None where it has none."""
         return self.of_draws(None)
 
+    @property
+    def handed_out(self) -> int:
+        """Count the batches that have been."""
+        return self._handed
+
     def of_draws(self, like: object) -> Share | None:
         """That of the batch that the loop draws beside. like: the tensor that it draws for."""
         if (mark := self.marks.itself(like)) is not None:

@@ -43,6 +43,10 @@ _OF_MICROS = (
     "torch.%s in the loop draws anew for each micro-batch of accumulate=: its numbers are not "
     "those of a whole batch. Draw within the model, or add gradients up by hand"
 )
+_OF_EACH = (
+    "torch.%s in the loop draws once for each row of a rank's share: the numbers are alike on "
+    "every rank, not those of one device. Draw for all rows at once, as torch.rand(len(x))"
+)
 _OF_SEVERAL = (
     "torch.%s in the loop makes several rows for each of the batch's, the same on every rank: they "
     "are not those of one device. Draw (len(batch), n, ...), and flatten that"
@@ -274,11 +278,20 @@ class CallDraws:
     def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
         """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
         the tensor that it is drawn for, if any."""
-        if not len(shape) or self._in_step is None or self._in_step.apart:
+        if self._in_step is None or self._in_step.apart:
             return None
         share = self._shares.of_draws(like)
         if not _is_part(share) or orders_data():
             return None
+        rows = self._of_loops_batch(shape, like, name, share) if len(shape) else None
+        alike = rows is None and share.count > 1 and not self._modes.parameters(shape)
+        if alike and self._sites.times(self._shares.handed_out) == share.count:
+            self._say_of_loop(_OF_EACH, name)
+        return rows
+
+    def _of_loops_batch(
+        self, shape: Sequence[int], like: object, name: str, share: Share
+    ) -> Rows | None:
         if share.micros > 1:
             self._say_of_loop(_OF_MICROS, name)
             return None

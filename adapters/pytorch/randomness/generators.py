@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Sequence
 from typing import Any, final
@@ -13,11 +14,13 @@ from dream.adapters.pytorch.randomness.current import go_on_from, packed
 from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
 from dream.collectives import Communicator
 from dream.data.generators import (
+    PYTHON_WORDS,
     go_on_in_numpy,
     go_on_in_python,
     numpy_is_seeded,
     numpy_state,
     numpy_words,
+    python_place,
     python_state,
     python_word,
 )
@@ -120,39 +123,53 @@ class InStep:
 
 _LOOKS, _PASSES = 2, 3
 """Steps of a pass in which a loop is seen to draw, in its first passes; later one of each."""
-_NUMPY_ROWS = (
-    "the loop draws from NumPy's generator, whose numbers are alike on every rank: one for each "
-    "row of a batch, as np.random.rand(len(x)), is not that of one device. Draw such by torch, as "
-    "by torch.rand(len(x))"
+_ROWS = (
+    "the loop draws from %s's generator, whose numbers are alike on every rank: one for each row "
+    "of a batch, as %s, is not that of one device. Draw such by torch, as by torch.rand(len(x))"
 )
+_SEEN_AS = {"NumPy": "np.random.rand(len(x))", "Python": "[random.random() for _ in x]"}
 _told: set[str] = set()
 
 
 @final
-class NumpyWatch:
-    """Says once that a loop draws from NumPy's generator, or one of its own of NumPy's, between two
-    of its batches: how many numbers, and for what, is not seen. passes: that have begun."""
+class DrawWatch:
+    """Says once that a loop draws from NumPy's generator or Python's, or one of its own of theirs,
+    between two of its batches. How many numbers, and for what, is seen of Python's alone: fewer
+    than the batch has rows are for none of them. passes: that have begun."""
 
     def __init__(self, passes: int = 0) -> None:
         self._left = _LOOKS if passes <= _PASSES else 1
         self._own: list[Any] = []
-        self._before: tuple[Any, ...] | None = None
+        self._rows = 0
+        self._before: tuple[Any, list[int]] | None = None
 
-    def handed(self) -> None:
-        """The loop has got a batch."""
-        if self._left and _NUMPY_ROWS not in _told:
-            self._own = of_the_loop()
+    def handed(self, rows: int) -> None:
+        """The loop has got a batch, of which this rank has so many rows."""
+        if self._left and len(_told) < len(_SEEN_AS):
+            self._own, self._rows = of_the_loop(), rows
             self._before = self._words()
 
     def asked(self) -> None:
         """It asks for the next one."""
         if self._before is None:
             return
-        before, self._before = self._before, None
+        (numpys, pythons), self._before = self._before, None
         self._left -= 1
-        if before != self._words():
-            _told.add(_NUMPY_ROWS)
-            logger.info(_NUMPY_ROWS)
+        of_numpy, of_python = self._words()
+        if numpys != of_numpy:
+            self._say("NumPy")
+        drawn = [(b - a) % PYTHON_WORDS for a, b in zip(pythons, of_python, strict=True)]
+        if self._rows > 1 and any(each >= self._rows for each in drawn):
+            self._say("Python")
 
-    def _words(self) -> tuple[Any, ...]:
-        return numpy_words(), digests_of(self._own)
+    def _say(self, whose: str) -> None:
+        if whose not in _told:
+            _told.add(whose)
+            logger.info(_ROWS, whose, _SEEN_AS[whose])
+
+    def _words(self) -> tuple[Any, list[int]]:
+        pythons = [each for each in self._own if isinstance(each, random.Random)]
+        others = [each for each in self._own if not isinstance(each, random.Random)]
+        return (numpy_words(), digests_of(others)), [
+            python_place(each) for each in (None, *pythons)
+        ]

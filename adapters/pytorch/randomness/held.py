@@ -23,6 +23,7 @@ _MOST = 4096
 """Objects that are looked at; a dataset may be a list of a million samples."""
 _FEW = 64
 _NUMPY = (np.random.Generator, np.random.RandomState)
+_OTHERS = (random.Random, *_NUMPY)
 _DREAM = __name__.partition(".")[0]
 _KINDS: tuple[type[Any], ...] = (random.Random, torch.Generator, *_NUMPY)
 _NO_OWNERS = (
@@ -80,16 +81,16 @@ def named_by_the_script() -> Iterator[tuple[str, Any]]:
 
 
 def of_the_loop() -> list[Any]:
-    """Find NumPy's that the script names, or that models have which it names. By the classes of all
-    that it names, which are few: it is asked for in each pass over a loader."""
+    """Find NumPy's and Python's that the script names, or that models have which it names. By the
+    classes of all that it names, which are few: it is asked for in each pass over a loader."""
     values: list[Any] = []
     for frame in script_frames():
         values += [*variables_of(frame).values(), *frame.f_globals.values()]
-    wanted = {k for k in {*map(type, values)} if issubclass(k, (*_NUMPY, torch.nn.Module))}
+    wanted = {k for k in {*map(type, values)} if issubclass(k, (*_OTHERS, torch.nn.Module))}
     named = {id(x): x for x in values if type(x) in wanted}.values()
     models = [x for x in named if isinstance(x, torch.nn.Module)]
     found = [*named, *held_by(*models, by_dream=False)]
-    return [*{id(each): each for each in found if isinstance(each, _NUMPY)}.values()]
+    return [*{id(each): each for each in found if isinstance(each, _OTHERS)}.values()]
 
 
 def states_of(generators: list[Any]) -> list[Any]:

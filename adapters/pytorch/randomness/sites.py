@@ -222,6 +222,7 @@ class Sites:
         self._of_others: set[Site] = set()
         self._of_parameters: set[Site] = set()
         self._of_lengths: dict[Site, bool] = {}
+        self._batch, self._times = 0, dict[Site, int]()
         self._several: dict[Site, tuple[int, int]] = {}
         self.several = False
         """Whether a draw has made some rows for each of the batch's, as two sizes tell."""
@@ -250,6 +251,15 @@ class Sites:
             return None
         self._of_batch.add(at)
         return True
+
+    def times(self, batch: int) -> int:
+        """Count the draws here since a batch was handed out. batch: its number."""
+        if batch != self._batch:
+            self._batch = batch
+            self._times.clear()
+        at = site()
+        self._times[at] = times = self._times.get(at, 0) + 1
+        return times
 
     def reads_joined(self, length: int) -> bool:
         """Whether the script's call is given a length of rows, as of some that were joined. On a

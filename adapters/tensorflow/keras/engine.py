@@ -115,7 +115,8 @@ class ProcessEngine(TensorFlowEngine):
         if share.first is None and self.division.weights is not None:  # in a step by hand
             total = tf.cast(share.total, tf.int32)
             edges = tf.constant(self.division.edges, tf.int64)
-            share = share._replace(first=data.run(edges, total, self.rank)[2])
+            begin = data.run(edges, total, self.rank)[2]
+            share = BatchShare(share.count, share.total, share.digest, begin)
         return drawing(GraphRows(share, tf.constant(self.rank), self.parts))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -171,6 +173,8 @@ def test_a_loop_that_draws_by_a_function_it_kept_is_told() -> None:
     (line,) = [line for line in first["kept"] if "random" in line]
     assert line.startswith("the loop has random draws by an operation that dream does not know")
     assert not [line for line in first["seeds in the loop"] if "random" in line]
+    (line,) = [line for line in first["by row"] if "for each row of a rank" in line]
+    assert line.startswith("torch.rand in the loop draws once for each row")
 
 
 @pytest.mark.slow
@@ -196,17 +200,22 @@ def test_rank_0s_order_is_used_where_a_script_seeds_by_rank() -> None:
     assert sorted(dealt) == sorted(whole.tolist())
 
 
-def test_a_draw_from_numpy_between_two_batches_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+def test_a_draw_from_numpy_or_for_each_row_from_python_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO", logger="dream")
-    for _ in range(2):
-        watch = generators.NumpyWatch()
-        watch.handed()
-        watch.asked()
-        assert "np.random.rand" not in caplog.text
-    for _ in range(2):
-        watch.handed()
-        np.random.rand(3)
-        watch.asked()
-    assert caplog.text.count("np.random.rand") == 1
+    monkeypatch.setattr(generators, "_told", set())
+    own = random.Random(3)
+
+    def seen(draw: Callable[[], object]) -> str:
+        caplog.clear()
+        for _ in range(2):
+            watch = generators.DrawWatch()
+            watch.handed(4)
+            draw()
+            watch.asked()
+        return caplog.text
+
+    assert seen(lambda: (random.random(), own.random())) == ""
+    assert seen(lambda: np.random.rand(3)).count("np.random.rand") == 1
+    assert seen(lambda: [own.random() for _ in range(4)]).count("[random.random()") == 1

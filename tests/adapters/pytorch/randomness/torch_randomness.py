@@ -332,6 +332,13 @@ def said() -> dict[str, Any]:
     hear("kept")
     with dream.strategy():
         model = MODELS["dropout"]()
+        for x, _ in DataLoader(data(), batch_size=10, drop_last=True):
+            kept = torch.rand(1) > 0.1  # one for all rows
+            rows = [row.flip(0) if torch.rand(()) < 0.5 else row for row in x]
+            model(torch.stack(rows) * kept).mean().backward()
+    hear("by row")
+    with dream.strategy():
+        model = MODELS["dropout"]()
         for _ in DataLoader(data(), batch_size=BATCH * (1 + rank)):
             pass
     hear("sizes")
