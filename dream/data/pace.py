@@ -12,6 +12,9 @@ from dream.data.partition import Divided, Division
 _FIRST, _EVERY = 6, 32
 """Batches before the ranks compare for the first time, and between two times after that."""
 
+WARM = 2
+"""First batches that are not counted: they are slow in ways of their own."""
+
 _WORTH = 0.1
 """Part of a rank's share that a change must be to be made: times are noisy."""
 

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from dream.collectives import Communicator
-from dream.data.pace import Speeds, Taken
+from dream.data.pace import WARM, Speeds, Taken
 from dream.data.partition import Divided
-
-_WARM = 2
-"""First batches that are not counted: they are slow in ways of their own."""
 
 
 class Clock(ABC):
@@ -41,7 +38,7 @@ class KerasPace:
 
     def __init__(self, ranks: Communicator, divided: Divided, clock: Clock) -> None:
         self._speeds, self.clock = Speeds(ranks, divided), clock
-        self._batches = -_WARM
+        self._batches = -WARM
 
     def before_step(self, batches: int, blind: Callable[[], bool]) -> bool:
         """Compare now and then, before so many batches; tell whether they are divided otherwise

@@ -13,7 +13,7 @@ from torch import nn
 from dream.adapters.pytorch.private import NormBase
 from dream.adapters.pytorch.randomness.current import current
 from dream.collectives import Communicator
-from dream.data.pace import Speeds, Taken, check_measured
+from dream.data.pace import WARM, Speeds, Taken, check_measured
 from dream.data.partition import Divided, Share
 
 _SEVERAL = (
@@ -36,7 +36,7 @@ class SharePace:
     def __init__(self, ranks: Communicator, divided: Divided, device: torch.device) -> None:
         check_measured(str(device))
         self._ranks, self._speeds = ranks, Speeds(ranks, divided)
-        self._samples, self._seconds, self._batches = 0, 0.0, 0
+        self._samples, self._seconds, self._batches = 0, 0.0, -WARM
         self._given: tuple[float, int] | None = None
         self._blind = False
         self._loader: object = None
@@ -57,9 +57,10 @@ class SharePace:
             if self._given is not None:
                 began, samples = self._given
                 self._given = None
-                self._seconds += time.perf_counter() - began
-                self._samples += samples
                 self._batches += 1
+                if self._batches > 0:
+                    self._seconds += time.perf_counter() - began
+                    self._samples += samples
             return backward(*args, **kwargs)
 
         return timed

@@ -36,6 +36,6 @@ def test_shares_of_ones_own_change_no_number(ranks: list[dict[str, Any]], name: 
 def test_shares_follow_speeds(ranks: list[dict[str, Any]], name: str) -> None:
     said = [line for line in ranks[0]["said"]["auto", name] if "shares follow" in line]
     assert said, ranks[0]["said"]["auto", name]
-    found = re.search(r"of 16 samples \[(\d+), (\d+)\] by rank, before \[8, 8\]", said[0])
+    found = re.search(r"of \d+ samples \[(\d+), (\d+)\] by rank", said[-1])
     assert found, said
-    assert int(found[1]) > 8
+    assert int(found[1]) > int(found[2])
