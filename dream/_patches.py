@@ -41,6 +41,12 @@ class Patches:
         for place, known_as in ((owner, name), *bound_to([original], home)[id(original)]):
             self.replace(place, known_as, value)
 
+    def leave(self, owner: Any, name: str) -> None:
+        """Have what stands there now stay."""
+        self._originals = [
+            each for each in self._originals if each[0] is not owner or each[1] != name
+        ]
+
     @contextmanager
     def lifted(self) -> Iterator[None]:
         """The originals are back inside, and what stood there stands there again after it."""

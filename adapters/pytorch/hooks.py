@@ -357,8 +357,12 @@ class DrawPatches:
 
     def take_back(self) -> None:
         self._wanted -= 1
-        if not self._wanted:
-            self._patches.restore()
+        if self._wanted:
+            return
+        for module, name, _, stands in self._bound:
+            if vars(module).get(name) is not stands:  # the script has given the name to another
+                self._patches.leave(module, name)
+        self._patches.restore()
 
     def lifted(self) -> AbstractContextManager[None]:
         """Torch's own stand there inside."""

@@ -48,8 +48,9 @@ class KerasPace:
             return False
         due, before = self._speeds.due(batches), self._batches
         self._batches += batches
-        if before <= 0:
+        if before <= 0:  # the clock has counted since the call before, of several batches maybe
             self.clock.taken()
+            self._batches = min(self._batches, 0) if before else batches
         if before <= 0 or not due:
             return False
         self._batches = batches

@@ -305,11 +305,12 @@ class _StreamIterator:
         try:
             with current.reading():
                 shares, digest, parts = next(self._inner)
-            current.pardon()
         except StopIteration:
             self._shares.ended(self)
             self._pass.ended()
             raise
+        finally:
+            current.pardon()
         self._digest = _joined(self._digest, digest)
         for share, part in zip(shares, parts, strict=True):
             self._pass.drawn(share, self._digest)

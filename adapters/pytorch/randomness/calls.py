@@ -132,7 +132,7 @@ class CallDraws:
         """A call that trains `module` begins. share: of the batch that it is on. given: what it is
         called on."""
         current.trains_here()
-        if not self._running and current.strayed():
+        if not self._running and current.strayed() and not self._shares.apart:
             self._say("the loop has random draws by an operation that dream does not know, as one "
                       "that was kept under another name before the block")  # fmt: skip
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
@@ -192,7 +192,8 @@ class CallDraws:
             current.join()
         if self._loops < _LOOPS and self._opened and not (self._running or self._local):
             self._loops += 1
-            current.watch()
+            if not self._shares.apart:
+                current.watch()
         if seen.put:
             seen.put = False
             patches.take_back()

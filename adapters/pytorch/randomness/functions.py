@@ -24,7 +24,7 @@ DRAWS: tuple[tuple[DrawKind, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("size", (torch,), ("randn", "rand", "randint")),
     ("normal", (torch,), ("normal",)),
     ("attention", (nn.functional,), ("scaled_dot_product_attention",)),
-    ("pick", (torch,), ("randperm",)),
+    ("pick", (torch, torch.utils.data.dataset), ("randperm",)),  # there for random_split
     ("seed", (torch, torch.random), ("manual_seed", "seed", "set_rng_state")),
     ("join", (torch,), ("cat", "concat", "concatenate", "vstack", "row_stack", "stack")),
     ("repeat", (torch.Tensor,), ("repeat", "tile", "expand")),

@@ -174,7 +174,7 @@ def _fill(name: str, own: Own) -> Own:
     @wraps(own)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or type(self) is not torch.Tensor:
-            return own(self, *args, **kwargs)
+            return _alone(own, self, *args, **kwargs)  # a new layer's parameter
         found = _found_in(name, self.shape, self)
         if found is None:
             return _alike(own, self, *args, **kwargs)
@@ -295,9 +295,11 @@ def _attention(name: str, own: Own) -> Own:
         given = (query, key, value, attn_mask, dropout_p, is_causal)
         if dropout_p <= 0.0 or torch.compiler.is_compiling():
             return own(*given, **kwargs)
-        found = _found(name, query) if query.device.type == "cpu" else None
-        if found is None:
+        if query.device.type != "cpu":
             return own(*given, **kwargs)
+        found = _found(name, query)
+        if found is None:
+            return _alone(own, *given, **kwargs)
         if kwargs.get("enable_gqa"):
             groups = query.shape[-3] // key.shape[-3]
             key = key.repeat_interleave(groups, -3)

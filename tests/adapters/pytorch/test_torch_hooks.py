@@ -14,7 +14,8 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from dream.adapters.pytorch import hooks
-from dream.adapters.pytorch.hooks import Hooks
+from dream.adapters.pytorch.hooks import DrawPatches, Hooks
+from dream.adapters.pytorch.randomness.operations import standing_for
 
 ADAPTER = Path(hooks.__file__).parent
 LEFT = {"parallel/parameter_server": 3, "tools": 12}
@@ -129,3 +130,19 @@ def test_a_name_that_a_script_imported_has_every_wrapper(monkeypatch: pytest.Mon
     finally:
         watching.close()
     assert script.keep is torch.save is plain
+
+
+def test_a_name_that_a_script_binds_anew_in_the_block_is_its_own_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of `from torch import *`, and `seed = 7` in the block."""
+    script = ModuleType("script")
+    vars(script).update(seed=torch.seed, rand=torch.rand)
+    monkeypatch.setitem(sys.modules, "script", script)
+    draws = DrawPatches(standing_for)
+    draws.put(anew=True)
+    assert vars(script)["rand"] is torch.rand
+    vars(script)["seed"] = 7
+    draws.take_back()
+    assert vars(script)["seed"] == 7
+    assert vars(script)["rand"] is torch.rand

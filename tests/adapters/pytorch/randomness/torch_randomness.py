@@ -6,6 +6,9 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
+from queue import Queue
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import torch.nn.functional as F
 from torch import cat, nn, randn_like
 from torch import rand as uniform
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 import dream
 
@@ -258,6 +261,42 @@ def noisy(x: torch.Tensor, make: Callable[..., torch.Tensor] = torch.randn_like)
     return x + make(x)
 
 
+class Drawn(Dataset[torch.Tensor]):
+    """Samples that take a while, and draw."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        noise = torch.randn(8)
+        sleep(0.002)
+        return noise
+
+
+def read_ahead(to: Queue[torch.Tensor | None]) -> None:
+    for x in DataLoader(Drawn(), 6):
+        to.put(x)
+    to.put(None)
+
+
+def known() -> None:
+    """Draws that are one device's: of new layers, splits, attention beside a call; and in a thread
+    that reads ahead."""
+    model, query = MODELS["dropout"](), torch.ones(1, 4, 8)
+    for x, _ in DataLoader(data(), batch_size=15):
+        model(x).mean().backward()
+        nn.Linear(3, 3)
+        random_split(Drawn(), [20, 10])
+        F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    for _ in range(3):
+        ahead: Queue[torch.Tensor | None] = Queue(2)
+        thread = Thread(target=read_ahead, args=(ahead,))
+        thread.start()
+        while (read := ahead.get()) is not None:
+            model(read).mean().backward()
+        thread.join()
+
+
 class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
@@ -325,6 +364,9 @@ def said() -> dict[str, Any]:
             torch.manual_seed(5)  # which is no draw
             model(x).mean().backward()
     hear("seeds in the loop")
+    with dream.strategy():
+        known()
+    hear("known")
     with dream.strategy():
         model = MODELS["dropout"]()
         for x, _ in DataLoader(data(), batch_size=10, drop_last=True):
