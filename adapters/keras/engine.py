@@ -29,7 +29,7 @@ PARTS = "dream.parts"
 MORE = "dream.more"
 WHOLE = "dream.whole"
 PLACES = "dream.places"
-"""Keys of a dealt element: {SHARE: a `BatchShare` or its three numbers, BATCH: what the model is
+"""Keys of a dealt element: {SHARE: a `BatchShare` or its numbers, BATCH: what the model is
 given}; or {PARTS: such an element for each part that is here}; or, where each rank reads data of
 its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...}; or, where
 shares change, {SHARE: a digest, WHOLE: a global batch}, or with PLACES, where it is in WHOLE."""
