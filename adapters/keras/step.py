@@ -90,6 +90,8 @@ def _begun(batch: Any, share: BatchShare, engine: Engine) -> Any:
 
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
+    if engine.pace is not None:
+        engine.pace.clock.forget()
     if isinstance(element, tuple) and isinstance(element[0], dict) and SHARE in element[0]:
         given = element[0]  # to train_on_batch
         element = {SHARE: given[SHARE], BATCH: engine.of_any_length(given[BATCH])}

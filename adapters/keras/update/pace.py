@@ -20,6 +20,10 @@ class Clock(ABC):
         """Return a step's batch, of so many samples of this rank's. Time counts from here on."""
 
     @abstractmethod
+    def forget(self) -> None:
+        """A step begins: one before it may have ended in an error, unstopped."""
+
+    @abstractmethod
     def stop(self, tensors: Sequence[Any]) -> None:
         """The tensors, which are about to be added up, are computed. Later sums of the step count
         no more."""

@@ -21,6 +21,9 @@ class EagerClock(Clock):
         self._began = int(samples), time.perf_counter()
         return batch
 
+    def forget(self) -> None:
+        self._began = None
+
     def stop(self, tensors: Sequence[Any]) -> None:
         del tensors
         if self._began is not None:

@@ -30,6 +30,9 @@ class GraphClock(Clock):
         with tf.control_dependencies([now]):
             return tf.nest.map_structure(lambda x: tf.identity(x) if tf.is_tensor(x) else x, batch)
 
+    def forget(self) -> None:
+        self._began = None
+
     def stop(self, tensors: Sequence[Any]) -> None:
         if self._began is None:
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keras_figures import asked, once, over
+from keras_figures import CELLS, asked, once, over
 from keras_launching import Cell, call
 
 pytestmark = pytest.mark.slow
@@ -39,3 +39,9 @@ def test_shares_follow_speeds(ranks: list[dict[str, Any]], name: str) -> None:
     found = re.search(r"of \d+ samples \[(\d+), (\d+)\] by rank", said[-1])
     assert found, said
     assert int(found[1]) > int(found[2])
+
+
+@pytest.mark.parametrize("ranks", CELLS, ids=str, indirect=True)
+def test_a_step_that_failed_leaves_no_clock_running(ranks: list[dict[str, Any]]) -> None:
+    """The next trace met a time of a graph that is gone: TensorFlow's "out of scope"."""
+    assert len({rank["goes on"] for rank in ranks}) == 1
