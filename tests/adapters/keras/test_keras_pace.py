@@ -24,6 +24,8 @@ class Steps(Clock):
         self.samples += samples
         return batch
 
+    def forget(self) -> None: ...
+
     def stop(self, tensors: Sequence[Any]) -> None:
         del tensors
 
