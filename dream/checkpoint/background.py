@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from dream._errors import DreamError, WorkerFailed
 from dream._log import logger
 from dream.checkpoint.content import Arrays
 from dream.checkpoint.storage.allotment import Allotment
+from dream.checkpoint.storage.array_files import Told
 from dream.checkpoint.storage.folder import Begun, CheckpointFolder, not_written
 from dream.collectives import Communicator
 from dream.collectives.rank_zero import at_rank_0
@@ -178,15 +180,28 @@ class Writing:
         folder, begun, own = work.folder, work.begun, self._ranks.rank
         others = work.leaders[1:] if own == 0 else ()
         with folder.writing(begun):
-            files = folder.write(begun, work.allotment, work.kinds)
-            for index in work.allotment.writers[1:]:
-                files |= _await(begun, own + index, own)["files"]
+            files = self._written(work)
             for leader in others:
                 _send(begun, own, leader, {"state": work.state})
             state = _await(begun, 0, own)["state"] if own else work.state
             folder.commit(begun, work.allotment, state, files)
         for leader in others:
             _await(begun, leader, own)
+
+    def _written(self, work: Work) -> dict[str, Told]:
+        """Write this rank's part, and hear of those of its host. Whatever went wrong, nobody writes
+        into the folder after it: it can be removed."""
+        begun, own = work.begun, self._ranks.rank
+        others = (_told_by(begun, own + index, own) for index in work.allotment.writers[1:])
+        try:
+            files = work.folder.write(begun, work.allotment, work.kinds)
+        except Exception:
+            with suppress(WorkerFailed):
+                deque(others, maxlen=0)
+            raise
+        for told in [*others]:
+            files |= _checked(told)["files"]
+        return files
 
 
 def settle() -> None:
@@ -196,7 +211,19 @@ def settle() -> None:
 
 
 def _await(begun: Begun, rank: int, own: int) -> dict[str, Any]:
-    """Return what a rank tells this one of its part, once it does."""
+    """Return what a rank tells this one, once it does. DreamError with what it could not write."""
+    return _checked(_told_by(begun, rank, own))
+
+
+def _checked(told: dict[str, Any]) -> dict[str, Any]:
+    if "error" in told:
+        raise DreamError(told["error"])
+    return told
+
+
+def _told_by(begun: Begun, rank: int, own: int) -> dict[str, Any]:
+    """Return what a rank tells this one of its part, or of what went wrong with it, once it does.
+    WorkerFailed where it says nothing."""
     limit = time.monotonic() + cluster.stall_seconds()
     ends = None
     key = _key(begun, rank, own)
@@ -213,8 +240,6 @@ def _await(begun: Begun, rank: int, own: int) -> dict[str, Any]:
         time.sleep(_WAIT)
     _store().delete(key)
     found: dict[str, Any] = json.loads(told)
-    if "error" in found:
-        raise DreamError(found["error"])
     return found
 
 

@@ -52,7 +52,7 @@ def files_are_rank_0s(env: Env) -> Figures:
             loaded[name] = parameters(keras.saving.load_model(folder / name))
         model.load_weights(folder / "only0.weights.h5")
         loaded["only"] = parameters(model)
-    left = [path.name for path in folder.glob(f".part*{env.rank}.*")]
+    left = [path.name for path in folder.glob(f".part-*.*{env.rank}.*")]
     return {"parameters": parameters(model), "names": names, "loaded": loaded, "left": left}
 
 
