@@ -199,13 +199,16 @@ class Shares:
 
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
-        key, others = id(source), {**self._readings}
-        reading = others.pop(key, None)
+        key = id(source)
+        reading = self._readings.get(key)
         begins = reading is None or reading.ended
         if reading is None or begins:
             reading = PassReading()
-            others = {k: r for k, r in others.items() if not r.ended}
-        self._readings = {**others, key: reading}  # the last one is read now
+            others = {k: r for k, r in self._readings.items() if k != key and not r.ended}
+            self._readings = {**others, key: reading}
+        elif next(reversed(self._readings)) != key:  # the last one is read now
+            others = {k: r for k, r in self._readings.items() if k != key}
+            self._readings = {**others, key: reading}
         reading.thread, self._handed = current.here(), self._handed + 1
         if share.parts > 1 and not self._begun:
             self._begun = True

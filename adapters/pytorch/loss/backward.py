@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, final
 
 import torch
@@ -83,6 +83,7 @@ class WeighedBackward:
         self.installed = self._running = False
         self.stamped: Stamped | None = None
         self._recipes: dict[str, Recipe | None] = {}
+        self._wrapped = lru_cache(1)(lambda run: drawing_again(self.wrap(run)))
         self._late, self._lent_zero = LateMessage(), LentZero()
 
     def called(
@@ -117,7 +118,7 @@ class WeighedBackward:
     def lend(self) -> None:
         """A loop calls a module: its backward is weighed after the block too."""
         if not self.installed and self._lent is not None:
-            self._lent.lend(lambda run: self.wrap(drawing_again(run)))
+            self._lent.lend(self._wrapped)
 
     def open(self, *, installed: bool) -> None:
         """The block is entered. installed: losses are weighed by `torch.autograd.backward`."""
@@ -157,7 +158,7 @@ class WeighedBackward:
 
     def around(self, run: Run) -> Run:
         """What an explicit step calls: `run`, weighed unless it is already."""
-        return run if self.installed else self.wrap(drawing_again(run))
+        return run if self.installed else self._wrapped(run)
 
     def wrap(self, run: Run) -> Run:
         """`torch.autograd.backward` that weighs what it starts from."""
@@ -221,11 +222,9 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or not isinstance(root, torch.Tensor):
+        if len(self._calls) != 1 or self.row_leaves or not self.script_hooks.idle:
             return None
-        if self.row_leaves or not self.script_hooks.idle:
-            return None
-        node: Any = root.grad_fn
+        node: Any = getattr(root, "grad_fn", None)
         recipe = None if node is None else self._recipes.get(node.name())
         ((bearer, calls),) = self._calls.items()
         if recipe is None or len(calls) != 1 or not bearer.waits or current_backward() != -1:

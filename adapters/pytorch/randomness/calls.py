@@ -162,10 +162,13 @@ class CallDraws:
         if seen.rows is None or (seen.share is not share and seen.share != share):
             seen.share, seen.rows = share, Rows.of(share)
         pieces = 0
-        if joins.wanted or not seen.quiet:
+        seen.rows.joined.clear()
+        if (joins.wanted or not seen.quiet) and (joins.used or seen.calls < _WATCHED):
             leaves = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
             pieces = joins.begin(leaves, seen.rows, self._of_others(share))
-        current.memory, current.divided = seen.memories.setdefault(pieces, RowMemory()), False
+        if (memory := seen.memories.get(pieces)) is None:
+            memory = seen.memories[pieces] = RowMemory()
+        current.memory, current.divided = memory, False
         current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not (seen.alone or self._shares.apart):
             current.watch()

@@ -49,10 +49,10 @@ class Join(NamedTuple):
 @final
 class Joins:
     """What was joined of late. share_of: that of a tensor which a loader gave. wanted: whether
-    anything is drawn for a batch's rows."""
+    anything is drawn for a batch's rows. used: whether anything was joined at all."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.wanted = self.used = False
         self.share_of: Callable[[torch.Tensor], Share | None] = lambda _: None
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
@@ -70,7 +70,7 @@ class Joins:
         self._views.clear()
         self._seen.clear()
         self._past.clear()
-        self.wanted = False
+        self.wanted = self.used = False
         self.share_of = lambda _: None
 
     def saw(self, x: torch.Tensor, count: int, views: int) -> None:
@@ -79,6 +79,7 @@ class Joins:
         model gives, whose dropout hides it."""
         if views == 1 and x.requires_grad:
             return
+        self.used = True
         seen = self._views.setdefault(_key(x), set())
         if len(x) != count * count or not seen:  # as many rows as views leave a doubt
             seen.add(views)
@@ -97,6 +98,7 @@ class Joins:
         if (rows := current.rows) is not None:
             _note_within(rows, [len(x) for x in given], flat=flat)
             return
+        self.used = True
         parts = [part for x in given for part in self._parts_of(x)]
         lengths, shares = zip(*parts, strict=True)
         memory = made.data_ptr() if turns else 0
