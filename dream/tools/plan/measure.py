@@ -53,7 +53,7 @@ class MeasuredStep:
     @property
     def bytes_exact(self) -> bool | None:
         """None where they were not counted."""
-        return None if self.given is None else on_gloo(self.forecast.given) == self.given
+        return None if self.given is None else on_gloo(self.forecast.given) == on_gloo(self.given)
 
     @property
     def within(self) -> bool:
@@ -65,7 +65,7 @@ class MeasuredStep:
 
 def on_gloo(given: Mapping[str, int]) -> dict[str, int]:
     """Return what gloo is given for it, which reduces to everybody where one part each is
-    wanted."""
+    wanted: its own name for that is not always what is noted."""
     found = dict(given)
     parts = found.pop("reduce_scatter", 0)
     if parts:

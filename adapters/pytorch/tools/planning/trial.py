@@ -3,8 +3,8 @@
 What ranks send is held by gloo's threads until they come round to letting it go, which on a busy
 machine is late: of several steps the one that held least tells what the step itself needs.
 
-Split models are watched by dream's own ledger, which counts storages as torch dispatches
-operations. Torch's profiler does not see what gloo's threads let go: what a layer's ranks add up
+Models in parts are watched by dream's own ledger, which counts storages as torch dispatches
+operations. Torch's profiler does not see what gloo's threads let go: what ranks add up or gather
 seems to stay for ever. Ranks of a pipeline die of it now and then, after it has stopped.
 """
 
@@ -120,7 +120,7 @@ def run_trial(function: Callable[[], Any], job: TrialJob) -> Trial:
             step()
         return Trial(0, None, step_seconds(step, strategy, job.steps))
     asked = specs.parse_request(cluster.requested_strategy() or "")[1]
-    watch = _noted if "split" in asked else _profiled
+    watch = _noted if asked.keys() & {"split", "zero"} else _profiled
     seen, step, strategy = watch(function, job)
     return Trial(min(seen.peaks), seen.given, step_seconds(step, strategy, job.steps))
 
