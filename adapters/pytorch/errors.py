@@ -89,7 +89,12 @@ _NOTES = (
         "`loss = output.sum() * 0`, and divide by max(count, 1).",
     ),
     (
-        re.compile("ranks are not in the same call|has waited for others|did not come to"),
+        re.compile(
+            # Not of a rank that is only slow in what is no such loop.
+            "^(?!.*(?:reading input|is stopped|writing a|loading a|compiling)).*"
+            "(?:ranks are not in the same call|has waited for others|did not come to)",
+            re.DOTALL,
+        ),
         "a loop that calls backward, an optimizer or a model once for each sample, task or expert "
         "does so as often as this rank's rows say. Add the losses up and call backward once for "
         "each batch; call what no row of this rank goes to on none: model(x[:0]).",

@@ -91,6 +91,12 @@ def flavour(model: Any) -> str:
     )
 
 
+_GUARD = (
+    "The file is imported, so what a script does by itself (read its command line, train) "
+    'belongs under `if __name__ == "__main__":`, or the model in a file of its own'
+)
+
+
 @contextmanager
 def explain_errors(place: str) -> Iterator[None]:
     """What the code at `place` raises is a ConfigurationError that quotes it from its first line
@@ -105,9 +111,10 @@ def explain_errors(place: str) -> Iterator[None]:
         name = type(error).__name__
         if trace is not None or isinstance(error, SyntaxError):
             quoted = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+            cure = _GUARD if isinstance(error, SystemExit) else "Fix it"
             raise ConfigurationError(
-                f"The code for the model fails. Received: {place!r}, which raises {name}. Fix "
-                f"it:\n{quoted}"
+                f"The code for the model fails. Received: {place!r}, which raises {name}. {cure}:\n"
+                f"{quoted}"
             ) from error
         if _is_ours(error.__traceback__):
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -104,6 +105,7 @@ def test_a_rank_dies_and_all_goes_on(
     ran = run(name, tmp_path, ranks, restarts=1, die_at="20", strategy=options)
     assert ran.returncode == 0, ran.stderr
     assert "--checkpoint keeps this training whenever an item of its loop is over" in ran.stderr
+    assert re.search(r"is over \(loop \d+ of [\w ]+, in line \d+\)", ran.stderr)
     (on,) = [line for line in ran.stderr.splitlines() if "training goes on with item" in line]
     assert all(each in on for each in KEPT[name]), on
     if "sharded" in options:

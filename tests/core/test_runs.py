@@ -120,6 +120,7 @@ mlflow.end_run()
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # mlflow's, of its database
 def test_a_run_of_mlflow_is_begun_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is begun, one that is gone on with, and one that ends after the block."""
     import mlflow
@@ -163,6 +164,7 @@ with dream.strategy("mirrored"):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("mlflow"), reason="mlflow is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # mlflow's, of its database
 def test_one_rank_makes_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is none yet, two that make it at a time break it. A model is logged in a run, and
     in none."""

@@ -136,7 +136,7 @@ class UntouchedTraining:
             self._stop("the folder holds a checkpoint that a script with strategy.load has saved")
             return 0, {}
         if told["place"] != self._place:
-            logger.info(_AGAIN, told["place"])
+            logger.info(_AGAIN, _named(told["place"]))
             return 0, {}
         if told["first"] != self._first:
             self._stop(
@@ -196,7 +196,7 @@ class UntouchedTraining:
         now = self._variables.read(frame)
         names = ", ".join(sorted({*now.own, *now.globals, *now.held}))
         said = f" ({names})" if names else ""
-        logger.info(_KEPT, self._place, self._line, said, self._trained.lines())
+        logger.info(_KEPT, _named(self._place), self._line, said, self._trained.lines())
 
     def _begins_to_be_kept(self) -> None:
         self._found, self._kept = None, True
@@ -274,6 +274,12 @@ def tell_of_another(place: str, line: int) -> None:
     if place in _kept:
         _kept.remove(place)
         logger.info(_ANOTHER, line)
+
+
+def _named(place: str) -> str:
+    """Return how a loop is called in a line."""
+    owner, _, number = place.rpartition(" ")
+    return f"loop {number} of {owner}"
 
 
 def _place_of(found: CheckpointContent) -> Any:

@@ -68,9 +68,10 @@ def script_asked(words: Sequence[str], **options: object) -> tuple[str, ...]:
         raise ConfigurationError(f"No such option. Received: {name}. See dream compare --help.")
     for option, value in options.items():
         if value is not None and value is not False:  # 0 is a value
+            flag = f"--{option.replace('_', '-')}"
             raise ConfigurationError(
-                f"A script defines its own task. Received: {name}, --{option.replace('_', '-')} "
-                f"{value}. Remove one of them."
+                f"A script defines its own task. Received: {name}, {flag} {value}. Remove one of "
+                f"them; an option of the script's own goes behind --: {name} -- {flag} {value}"
             )
     return script_command(name, arguments, module=module)
 

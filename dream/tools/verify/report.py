@@ -79,13 +79,17 @@ def remarks(row: Judged) -> Iterator[str]:
 
 
 def rounded(row: Judged) -> Iterator[str]:
-    """Say it without the row's name."""
-    for gap in row.rounding if row.good else ():
-        yield (
-            f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
-            f"from itself by {gap.allowed / NOISE:.1e} where {row.noise.how if row.noise else ''}, "
-            f"and {NOISE} times that is allowed."
-        )
+    """Say it without the row's name, of the parameter that differs most; the rest are counted."""
+    if not row.good or not row.rounding:
+        return
+    gap = max(row.rounding, key=lambda gap: gap.size)
+    others = len(row.rounding) - 1
+    yield (
+        f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
+        f"from itself by {gap.allowed / NOISE:.1e} where {row.noise.how if row.noise else ''}, "
+        f"and {NOISE} times that is allowed."
+        + (f" The same holds for {others} more, by less." if others else "")
+    )
 
 
 def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ()) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import dream
 from dream.adapters.pytorch import adapter
+from dream.adapters.pytorch.errors import explain
 
 ADAPTER = Path(adapter.__file__).parent
 LEFT = ("parallel/parameter_server/adapter.py",)
@@ -79,3 +80,16 @@ def test_an_error_about_parts_of_parameters_says_what_to_write() -> None:
     finally:
         torch.distributed.destroy_process_group()
     assert "zero=1" in "".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("rank", "noted"),
+    [("in forward, in step", True), ("reading input, in __getitem__", False)],
+)
+def test_an_absent_rank_is_told_of_uneven_loops_unless_it_is_only_slow(
+    rank: str, noted: bool
+) -> None:
+    said = f"Rank 1 did not come to backward() within 4 s. Received: rank 1 is alive, {rank}."
+    error = dream.Desynchronized(said)
+    explain(error)
+    assert any("once for each sample" in note for note in getattr(error, "__notes__", ())) == noted

@@ -15,7 +15,16 @@ from dream.tools.placing import SINGLE, Placement
 from dream.tools.record import Record, RecordRequest, Step
 from dream.tools.verify import causes, report
 from dream.tools.verify.causes import Ruling
-from dream.tools.verify.judge import Noise, RunVerdict, Tolerance, by_name, judge, measure_noise
+from dream.tools.verify.judge import (
+    Judged,
+    Noise,
+    ParameterGap,
+    RunVerdict,
+    Tolerance,
+    by_name,
+    judge,
+    measure_noise,
+)
 from dream.tools.verify.runs import Broken, Ran, ScriptRunner
 
 MIRRORED = Placement("mirrored", 2)
@@ -110,6 +119,16 @@ def test_what_single_is_from_itself_three_times_is_no_difference() -> None:
     assert not judge(MIRRORED, ran(shift=7e-5), ran(1), lambda: noise).good
     (gap,) = judge(MIRRORED, ran(shift=5e-5), ran(1), lambda: noise).rounding
     assert gap.name == "w"
+
+
+def test_of_parameters_that_differ_by_rounding_the_one_that_differs_most_is_told() -> None:
+    gaps = (ParameterGap("v", 0, 1e-5, 3e-5), ParameterGap("w", 0, 2e-5, 6e-5))
+    judged = Judged(
+        MIRRORED, RunVerdict.EQUAL, rounding=gaps, noise=Noise(2, [0.0], {"w": 2e-5, "v": 1e-5})
+    )
+    (said,) = report.rounded(judged)
+    assert said.startswith("w differs by 2.0e-05, which is rounding: ")
+    assert said.endswith(" The same holds for 1 more, by less.")
 
 
 def test_a_model_of_whole_batches_is_as_far_from_itself_as_any_rounding_moves_it() -> None:

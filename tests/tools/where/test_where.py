@@ -180,12 +180,15 @@ def test_a_rank_in_another_branch_and_one_whose_interpreter_is_held(
         zero, one = job.views(lambda seen: all(v.status and v.status.call for v in seen))
         assert zero.status is not None
         assert one.status is not None
-        assert (zero.status.call, zero.status.phase) == ("backward()", Phase.BACKWARD)
+        # In a loop's first passes the ranks also compare what its loss is a mean over.
+        assert zero.status.call in ("backward()", "all_reduce()")
+        assert zero.status.phase is Phase.BACKWARD
         assert "barrier" in one.status.call
         assert "in branch" in one.line
         where.main(job.process.pid)
         told = capsys.readouterr().out
-        assert "They wait for one another: rank 0 in backward(), rank 1 in barrier()." in told
+        call = zero.status.call
+        assert f"They wait for one another: rank 0 in {call}, rank 1 in barrier()." in told
 
 
 NAMESPACE = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$0" "$@"')
