@@ -304,6 +304,7 @@ def _dealt_class(
             inner: Iterator[Any] = base.__iter__(self)  # with workers, it draws the order here
         if begun is None:
             shares.whole_begins()
+            modes.whole_begins()
             return pardoned(inner) if current.watches else inner
         if begun.trains:
             modes.pass_begins()
@@ -325,6 +326,7 @@ def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[A
             modes.pass_begins()
         else:
             shares.whole_begins()
+            modes.whole_begins()
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)
