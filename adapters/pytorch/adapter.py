@@ -58,6 +58,7 @@ class TorchAdapter(Adapter):
         self._hooks.made_of("loader", self._sharder.made)
         self._hooks.made("loader", own.follow)
         self._hooks.made("module", own.modes.add)
+        self._hooks.made("optimizer", own.modes.optimized)
         self._in_step = (
             plan.spec.update == "synchronous" and not plan.mixed and own.world.world_size > 1
         )

@@ -31,7 +31,7 @@ from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep
+from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep, pardoned
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
@@ -304,7 +304,8 @@ def _dealt_class(
             inner: Iterator[Any] = base.__iter__(self)  # with workers, it draws the order here
         if begun is None:
             shares.whole_begins()
-            return inner
+            modes.whole_begins()
+            return pardoned(inner) if current.watches else inner
         if begun.trains:
             modes.pass_begins()
             if begun.position.batches and self.num_workers:
@@ -325,6 +326,7 @@ def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[A
             modes.pass_begins()
         else:
             shares.whole_begins()
+            modes.whole_begins()
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import final
 
 from torch import nn
+from torch.optim import Optimizer
 
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import ModuleSet
@@ -27,7 +28,8 @@ class Modes:
 
     def __init__(self) -> None:
         self._made = ModuleSet()
-        self._called = ModuleSet()
+        self._called, self._anew = ModuleSet(), ModuleSet()
+        self._whole = False
         self._over = self._told = False
         self.passes = 0
         self._shapes: dict[tuple[int, ...], bool] = {}
@@ -36,9 +38,23 @@ class Modes:
         """A module was made in the block."""
         self._made.add(module)
 
+    def optimized(self, optimizer: Optimizer) -> None:
+        """An optimizer was made. Where the models before have been evaluated by then, those that
+        it steps are the next to be trained, as in another fold of a cross-validation."""
+        if self._whole:
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for module in self._made:
+                if any(id(p) in held for p in module.parameters(recurse=False)):
+                    self._anew.add(module)
+
+    def whole_begins(self) -> None:
+        """A pass begins that gives all samples."""
+        self._whole = True
+
     def pass_begins(self) -> None:
         """A pass to train on begins: those that it calls are the ones that count."""
-        self._over = True
+        self._over, self._whole = True, False
+        self._anew.clear()
         self.passes += 1
 
     def called(self, module: nn.Module) -> None:
@@ -74,7 +90,9 @@ class Modes:
 
     def evaluate(self) -> bool:
         """Whether every model that the loop last trained is in eval mode; where it has trained
-        none yet, every module that holds parameters."""
+        none yet, every module that holds parameters. Not where it is about to train another."""
+        if any(module.training for module in self._anew):
+            return False
         called = [*self._called]
         if not called:
             made = [*self._made]  # asking a model for its parameters may make some of its parts

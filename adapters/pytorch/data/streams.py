@@ -342,6 +342,7 @@ def _whole(inner: Iterator[Any], begun: Pass) -> Iterator[Any]:
     """Every sample of each batch."""
     begun.ask()
     for _, _, (batch,) in inner:
+        current.pardon()
         yield batch
         begun.ask()
 

@@ -52,6 +52,16 @@ def same(one: State, other: State) -> bool:
     return all(map(torch.equal, one, other))
 
 
+def _has_drawn(expected: State) -> bool:
+    """Whether anything has drawn since the generators were so, or since a script has seeded torch's
+    own by its methods, as by `torch.default_generator.manual_seed`."""
+    now = state()
+    if same(expected, now):
+        return False
+    seeded = torch.Generator().manual_seed(torch.initial_seed()).get_state()
+    return not (torch.equal(now[0], seeded) and same(expected[1:], now[1:]))
+
+
 def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
 
@@ -243,7 +253,7 @@ class Current:
         if self._aside is not None:
             set_state(self._aside)
         elif self._expected is not None and not recomputing():
-            self._stray |= not same(self._expected, state())
+            self._stray |= _has_drawn(self._expected)
         try:
             yield
         finally:
@@ -289,7 +299,7 @@ class Current:
         """Whether there were any. Ends the watch."""
         if self._expected is None:
             return False
-        found = self._stray or not same(self._expected, state())
+        found = self._stray or _has_drawn(self._expected)
         self._expected = None
         return found
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
 
 from dream._log import logger
-from dream.adapters.pytorch.randomness.current import go_on_from, packed
+from dream.adapters.pytorch.randomness.current import current, go_on_from, packed
 from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
 from dream.collectives import Communicator
 from dream.data.generators import (
@@ -173,3 +173,10 @@ class DrawWatch:
         return (numpy_words(), digests_of(others)), [
             python_place(each) for each in (None, *pythons)
         ]
+
+
+def pardoned(inner: Iterator[Any]) -> Iterator[Any]:
+    """Whole batches; what their samples draw is alike on every rank."""
+    for batch in inner:
+        current.pardon()
+        yield batch

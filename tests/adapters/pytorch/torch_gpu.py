@@ -27,6 +27,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mean": lambda out, y, _: F.cross_entropy(out, y),
     "class weights": lambda out, y, w: F.cross_entropy(out, y, weight=w),
     "left out": lambda out, y, _: F.cross_entropy(out, torch.where(y == 0, -100, y)),
+    "squares": lambda out, y, _: F.mse_loss(out, F.one_hot(y, 4).to(out.dtype)),
     "sum": lambda out, y, _: F.cross_entropy(out, y, reduction="sum") / 50,
     "mask": lambda out, y, _: (out.pow(2).mean(1) * (y > 1)).sum() / ((y > 1).sum() + 1e-8),
     "rare": lambda out, y, _: (out.pow(2).mean(1) * (y == 5)).sum() / ((y == 5).sum() + 1e-8),
@@ -141,7 +142,9 @@ def heard_late() -> dict[str, Any]:
         found["divisors later"] = divisors_that_change()
     try:
         with away(), dream.strategy("sharded", reduction="gloo") as strategy:
-            Branches()(torch.ones(2, 6), strategy.topology.rank).sum().backward()
+            model, rank = Branches(), strategy.topology.rank
+            for step in range(9):  # before the first eight they meet
+                model(torch.ones(2, 6), rank if step == 8 else 0).sum().backward()
     except dream.Desynchronized as error:
         found["last step"] = str(error)
     return found

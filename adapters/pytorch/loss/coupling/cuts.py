@@ -50,6 +50,8 @@ class Cuts:
             if isinstance(of, ChosenRows) and x.untyped_storage().nbytes() > x.nbytes:
                 self.tell(of.cut)
             elif name == "__setitem__" and isinstance(of, OfRows):
+                if type(args[1]) is int and not of.place.dim and states(abs(args[1])):
+                    self.tell("a number")  # that is written there: a loop over rows has others
                 given, some = "__getitem__", x.detach()[args[1]]
                 by, size = _slice_along(args, of.place.dim), x.shape[of.place.dim]
                 if by is not None and not some.numel() and _leaves_some(by, size, rows, of):

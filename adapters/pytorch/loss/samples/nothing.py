@@ -52,8 +52,9 @@ def call_of_nothing(root: torch.Tensor) -> TrainingCall | None:
 
 
 def stands_for_none(node: Any) -> bool:
-    """Whether a loss is at this node that has no graph of the script's."""
-    return bool(node.metadata) and _NOTHING in node.metadata
+    """Whether a loss is at this node that has no graph of the script's; None stands for that of a
+    loss which is known."""
+    return node is not None and bool(node.metadata) and _NOTHING in node.metadata
 
 
 def less_nothing(terms: list[Term]) -> list[Term]:

@@ -18,13 +18,14 @@ from dream._adapter import Plan
 from dream._errors import ConfigurationError
 from dream._topology import Mesh
 from dream.adapters.pytorch import collectives
-from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.call_hook import hook_of, set_hook
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import differentiate, private
+from dream.adapters.pytorch.parallel.fsdp.copies import PendingCopy
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.prefetch import Prefetch
@@ -58,7 +59,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     shard_loaded,
 )
 from dream.adapters.pytorch.parallel.sharding.state import module_message
-from dream.adapters.pytorch.private import current_backward, recomputing
+from dream.adapters.pytorch.private import current_backward
 from dream.collectives import Communicator
 
 
@@ -78,7 +79,7 @@ class FullySharded(Sharding):
         self._kept = False
         self._offload = Offload(self.device) if plan.options["cpu_offload"] else None
         self.computes_on = self.device if self._offload else None
-        self.backward.stamped = UnitOrder(self.dealt)
+        self.backward.stamped = self._order = UnitOrder(self.dealt)
 
     def mesh(self) -> Mesh:
         return shards_mesh_of(self.plan)
@@ -90,6 +91,7 @@ class FullySharded(Sharding):
         super().subscribe(hooks)
         if not self.alone:
             hooks.wrap("grad", self._differentiable)
+            hooks.wrap("backward", self._order.before)
 
     def adopt(self, optimizer: Optimizer) -> None:
         known = optimizer in self._guarded
@@ -295,6 +297,8 @@ class FullyShardedModule(ShardedModule):
             self._offload.keep_penalties_off(spread)
         module.register_forward_pre_hook(partial(self._running, name, own, spread))
         module.register_forward_pre_hook(writes.runs)
+        if isinstance(order := self._backward.stamped, UnitOrder):
+            module.register_forward_pre_hook(partial(order.gathers, name), prepend=True)
         module.register_load_state_dict_pre_hook(shard_loaded)
         self._units.append(unit)
         if reshard:
@@ -321,20 +325,6 @@ class FullyShardedModule(ShardedModule):
                     self._backward.script_hooks.comes_by(parameter, shards)
                 if self.registry.updates is not None:
                     self.registry.updates.held.watch([parameter])
-
-
-@final
-class PendingCopy(CallHook):
-    """Takes the calls of a copy of a sharded module, which can be called once it is sharded too."""
-
-    def __init__(self, module: nn.Module, registry: ModuleRegistry) -> None:
-        super().__init__(module)
-        self._registry = registry
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._registry.inside or recomputing():
-            return self.inner(*args, **kwargs)
-        return self._registry.distribute(self.module)(*args, **kwargs)
 
 
 def _by_id(module: nn.Module) -> dict[int, nn.Parameter]:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, final
 from zlib import crc32
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dream._errors import Desynchronized
-from dream.adapters.pytorch.private import own_parameters
+from dream.adapters.pytorch.private import own_parameters, recomputing
 from dream.collectives import Communicator
 from dream.update.drift import by_rank
 
 _STAMPS = 509
 """Stamps are below it, so that sums of their squares are exact."""
+_MET = 8
+"""Backward passes before which ranks meet at every unit."""
+_TOGETHER = (
+    "Ranks gather a model's parameters together, part by part: call the same parts whatever a "
+    "rank's rows are, or use 'mirrored'"
+)
 
 Owned = list[tuple[nn.Module, str]]
 
@@ -112,12 +120,45 @@ def _managed(module: nn.Module, top: nn.Module) -> list[nn.Module]:
 @final
 class UnitOrder:
     """Which units have run since the last backward pass: as many messages of other units of the
-    same sizes would be taken for theirs, so that ranks which call others train on a mixture."""
+    same sizes would be taken for theirs, so that ranks which call others train on a mixture. Those
+    of other sizes end a rank within gloo, and where one rank calls more, it waits for ever: so the
+    ranks meet before each unit of the first passes."""
 
     def __init__(self, ranks: Communicator) -> None:
         self._ranks = ranks
         self._runs: list[str] = []
         self._last = ""
+        self._passes, self._met = 0, False
+
+    def gathers(self, name: str, *_: Any) -> None:
+        """Meet the others before a unit is gathered to train.
+
+        Raises:
+            Desynchronized: another rank is about to gather another one, or to do something else.
+        """
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or recomputing():
+            return
+        if self._passes < _MET:
+            self._met = True
+            self._meet("forward", part=name)
+
+    def before(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Have backward passes begin with such a meeting, where units have run."""
+
+        @wraps(backward)
+        def met(*args: Any, **kwargs: Any) -> None:
+            if self._met and not recomputing():
+                self._met = False
+                self._meet("backward")
+            backward(*args, **kwargs)
+
+        return met
+
+    def _meet(self, name: str, **arguments: object) -> None:
+        try:
+            self._ranks.meet(name, **arguments)
+        except Desynchronized as error:
+            raise Desynchronized(f"{error} {_TOGETHER}.") from error
 
     def ran(self, name: str) -> None:
         self._runs.append(name)
@@ -126,6 +167,7 @@ class UnitOrder:
         """Return a small number for them, which travels with the backward pass."""
         self._last = ", ".join(self._runs)
         self._runs.clear()
+        self._passes += 1
         return crc32(self._last.encode()) % _STAMPS
 
     def hear(self, stamps: float, squares: float) -> None:

@@ -283,6 +283,14 @@ def written_by_number() -> Trained:
     return loop(mlp(), loss)
 
 
+def one_written_by_number() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        b[1][0] = 0
+        return F.cross_entropy(m(b[0]), b[1])
+
+    return loop(mlp(), loss)
+
+
 def doubled_where_they_lie() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         b[0].narrow(0, 0, 2).mul_(2.0)
@@ -364,6 +372,10 @@ def rows_written_where_they_are() -> Trained:
         x[x[:, 0] > 0.5] = 0.0
         x[:, :2] *= 2.0
         x[:n].add_(1.0)
+        for row in range(n):
+            if b[1][row] == 0:
+                x[row] = 0.5
+                x[row, 0] = 1.0
         kept = x[:3].detach().clone()
         kept.clamp_(0.0, 1.0)
         return F.cross_entropy(m(x), b[1])
@@ -375,7 +387,8 @@ CUT = {
     each.__name__: each
     for each in (
         halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within,
-        more_than_a_share, as_many_as_a_share, written_by_number, doubled_where_they_lie,
+        more_than_a_share, as_many_as_a_share, written_by_number, one_written_by_number,
+        doubled_where_they_lie,
     )
 }  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {

@@ -65,18 +65,39 @@ def test_a_part_that_is_called_to_evaluate_has_what_is_gathered_with_the_whole()
         assert gap <= 1e-6, zero
 
 
-def test_ranks_that_call_other_parts_are_told_so() -> None:
+@pytest.mark.parametrize("width", [6, 9])
+def test_ranks_that_call_other_parts_end_before_they_gather_them(width: int) -> None:
+    """What is gathered of parts of two sizes ended a rank within gloo."""
+    said = _ended("sharding_experts.py", width, 0)
+    assert "The ranks are not in the same call" in said
+    assert "rank 0: forward(part='experts.1')" in said
+    assert "call the same parts whatever a rank's rows are, or use 'mirrored'" in said
+
+
+def test_a_rank_that_calls_fewer_parts_is_told_so() -> None:
+    """The other waited for it in a part that it never gathers."""
+    said = _ended("sharding_heads.py")
+    assert "rank 0: backward(); rank 1: forward(part='heads.1')" in said
+
+
+def test_ranks_that_come_to_call_other_parts_are_told_so() -> None:
     """Messages of parts that are of one size would be taken for each other's."""
-    script = Path(__file__).with_name("sharding_experts.py")
-    command = [sys.executable, "-m", "dream", "run", "-n", "2", str(script)]
+    said = _ended("sharding_experts.py", 6, 9)
+    assert "The ranks call different parts of a model" in said
+    assert "experts.1 on rank 0" in said
+
+
+def _ended(script: str, *given: object) -> str:
+    """What a script on two ranks says that ends by an error."""
+    path = Path(__file__).with_name(script)
+    command = [sys.executable, "-m", "dream", "run", "-n", "2", str(path), *map(str, given)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=200, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "DREAM_STALL_SECONDS": "40"},
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
-    assert "The ranks call different parts of a model" in said
-    assert "experts.1 on rank 0" in said
+    return said
 
 
 @pytest.mark.parametrize("zero", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
