@@ -9,6 +9,7 @@ from functools import cache
 from typing import final
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._topology import Mesh
 from dream.tools import user_code
 from dream.tools.model_process import ModelProcess, open_process
 from dream.tools.plan import worker
@@ -209,7 +210,8 @@ def _each(
 def forecasts_here(
     asked: PlanRequest, batch: int, machine: Machine, held: ModelProcess, model: ModelFacts
 ) -> list[Forecast]:
-    """For the ranks that are measured, of the strategies that this version has."""
+    """For the ranks that are measured, of the strategies that this version has; hybrid shards too,
+    as on two hosts."""
     source, dtype = source_of(held), asked.training.computes_in
     found = [
         one
@@ -217,6 +219,9 @@ def forecasts_here(
         for one in candidates(ranks, ranks, batch, model.kinds)
         if one.devices == ranks and can_run(model.framework, one)
     ]
+    hybrid = Candidate("sharded", Mesh(2, RANKS[-1] // 2), zero=3)
+    if hybrid.kind in model.kinds and batch >= hybrid.devices:
+        found.append(hybrid)
     return _each(found, source, batch, machine, dtype, None)[0]
 
 

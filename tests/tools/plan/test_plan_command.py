@@ -163,6 +163,7 @@ def test_forecasts_hold_against_real_ranks(
     assert "Forecast and measured on this machine" in text
     runs = json.loads(file.read_text())["measured"]
     assert {one["forecast"]["devices"] for one in runs} == {1, 2, 4}
+    assert "sharded:zero=3,data=2" in {one["forecast"]["strategy"] for one in runs}
     for one in runs:
         assert one.get("trouble") is None, one
         assert abs(one["memory_error"]) <= 0.10, one
