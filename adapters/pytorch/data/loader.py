@@ -31,7 +31,7 @@ from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
-from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep, pardoned
+from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep, Pardoned
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
@@ -305,7 +305,7 @@ def _dealt_class(
         if begun is None:
             shares.whole_begins()
             modes.whole_begins()
-            return pardoned(inner) if current.watches else inner
+            return Pardoned(inner) if current.watches else inner
         if begun.trains:
             modes.pass_begins()
             if begun.position.batches and self.num_workers:

@@ -175,8 +175,21 @@ class DrawWatch:
         ]
 
 
-def pardoned(inner: Iterator[Any]) -> Iterator[Any]:
-    """Whole batches; what their samples draw is alike on every rank."""
-    for batch in inner:
+@final
+class Pardoned(Iterator[Any]):
+    """Whole batches; what their samples draw is alike on every rank. inner: the loader's iterator,
+    which this one seems to be."""
+
+    def __init__(self, inner: Iterator[Any]) -> None:
+        self._inner = inner
+
+    def __next__(self) -> Any:
+        batch = next(self._inner)
         current.pardon()
-        yield batch
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

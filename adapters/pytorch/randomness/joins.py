@@ -304,12 +304,14 @@ def repeating(name: str, own: Own) -> Own:
         if kwargs or not args or torch.compiler.is_compiling():
             return made
         times = args[0] if isinstance(args[0], (tuple, list)) else args
-        more = len(times) - self.dim()
+        base = self._base
+        of = self if base is None or base.shape != self.shape[1:] or len(self) != 1 else base
+        more = len(times) - of.dim()  # of: what x[None] is of, too, whose rows are repeated so
         if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
-            if times[1] == once or (name == "expand" and times[1] == len(self)):
-                joins.note(made, [self] * times[0], flat=True)
+            if times[1] == once or (name == "expand" and times[1] == len(of)):
+                joins.note(made, [of] * times[0], flat=True)
         elif not more and name != "expand" and 1 < times[0] <= _TIMES:
-            joins.note(made, [self] * times[0])
+            joins.note(made, [of] * times[0])
         return made
 
     return wrapped

@@ -77,10 +77,10 @@ def given_a_length(*, of_rows: bool = False) -> bool:
     of_rows: none of another dim than the first."""
     done, call = _instructions(_frame())
     inside = [each for each in done if call is not None and _within(each, call)]
-    after = [*inside[1:], None]
     return any(
-        each.argval in _LENGTHS and (not of_rows or each.argval == "len" or _is_zero(behind))
-        for each, behind in zip(inside, after, strict=True)
+        each.argval in _LENGTHS
+        and (not of_rows or each.argval == "len" or _is_rows(inside[at : at + 3]))
+        for at, each in enumerate(inside)
     )
 
 
@@ -156,8 +156,14 @@ def _is_set_once(name: str, code: CodeType) -> bool:
     return True
 
 
-def _is_zero(part: dis.Instruction | None) -> bool:
-    return part is not None and part.opname == "LOAD_CONST" and part.argval == 0
+def _is_rows(parts: Sequence[dis.Instruction]) -> bool:
+    """Whether `x.shape` or `x.size`, and what comes behind, take the first dim, or leave all."""
+    if len(parts) < 3 or not parts[1].opname.startswith("LOAD_"):
+        return True
+    size, behind, last = parts
+    if behind.opname == "LOAD_CONST":
+        return behind.argval == 0 or isinstance(behind.argval, str)  # as of a device
+    return size.argval == "shape" and not last.opname.startswith("BINARY_")
 
 
 def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], dis.Positions | None]:

@@ -93,6 +93,9 @@ Origin = MixedRows | OfRows | ChosenRows | JoinedRows
 Tried = Callable[..., list[torch.Tensor] | None]
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
+_BY_ELEMENT = {"add", "sub", "rsub", "mul", "div", "lerp", "where", "__add__", "__radd__",
+               "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}  # fmt: skip
+"""Element by element: rows stay where they are."""
 _SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace", "empty_like", "new_empty",
           "new_zeros", "new_ones", "new_full"}  # fmt: skip
 _PACKS = {"_pack_padded_sequence", "_pad_packed_sequence"}
@@ -219,7 +222,7 @@ def sorted_out(
     half = None if tried is None else tried(origins)
     joined = next((o for o in origins.values() if isinstance(o, JoinedRows)), None)
     if tried is None or half is None:
-        return [joined if joined and joined.fits(x, None) else _by_size(x, of) for x in outs]
+        return [joined if joined and joined.fits(x, None) else _by_size(name, x, of) for x in outs]
     if len(half) != len(outs):
         return [None] * len(outs)
     found = [
@@ -237,8 +240,10 @@ def sorted_out(
     return found
 
 
-def _by_size(x: torch.Tensor, of: OfRows) -> Origin | None:
+def _by_size(name: str, x: torch.Tensor, of: OfRows) -> Origin | None:
     at = Rows(slice(None), of.n, of.n).find(x.shape)
+    if name in _BY_ELEMENT and at and (at.dim, at.each) == (of.place.dim, of.place.each):
+        at = of.place  # views stay one after another, as where noise is added to them
     return None if at is None else replace(of, place=at, order=False)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch_joined
 
 import dream
-from dream.adapters.pytorch.randomness.joins import Joins
+from dream.adapters.pytorch.randomness.joins import Joins, joins, repeating
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.data.partition import Division
 
@@ -48,3 +48,16 @@ def test_what_every_rank_has_whole_is_no_batchs() -> None:
     joins.note(torch.cat(pieces), pieces)
     rows = Rows.of(Division(2).share(8, 0))
     assert joins.rows_of(torch.zeros(2, 5), rows, []) is None
+
+
+@pytest.mark.parametrize(("name", "times"), [("repeat", (2, 1, 1)), ("expand", (2, -1, -1))])
+def test_all_rows_that_are_repeated_by_a_dim_of_their_own_are_joined(
+    name: str, times: tuple[int, ...]
+) -> None:
+    """Where a loop began with it late, dropout was another's (2e-2)."""
+    x, rows = torch.randn(4, 3), Rows.of(Division(2).share(8, 0))
+    joins.forget()
+    made = repeating(name, getattr(torch.Tensor, name))(x[None], *times).reshape(-1, 3)
+    found = joins.rows_of(made, rows, [])
+    joins.forget()
+    assert found == Rows.join([rows] * 2, flat=True)

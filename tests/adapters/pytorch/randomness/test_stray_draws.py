@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import stray_draws
+from torch.utils.data import DataLoader
 
 import dream
+from dream.adapters.pytorch.randomness.generators import Pardoned
 
 
 def test_what_only_seeds_or_reads_whole_batches_is_no_unknown_draw() -> None:
@@ -13,3 +15,11 @@ def test_what_only_seeds_or_reads_whole_batches_is_no_unknown_draw() -> None:
                for name, lines in first.items()}  # fmt: skip
     assert len(unknown.pop("seeds_and_draws")) == 1
     assert unknown == {"seeds": [], "reads_whole": []}
+
+
+def test_an_iterator_of_whole_batches_is_asked_for_its_length() -> None:
+    """In a loop's first calls `len(iter(loader))` was a TypeError."""
+    batches = Pardoned(iter(DataLoader(range(10), 4)))  # type: ignore[arg-type]
+    assert len(batches) == 3
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert batches._num_yielded == 3

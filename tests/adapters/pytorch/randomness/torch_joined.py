@@ -77,6 +77,13 @@ def noisy(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(model((joined * 2).clamp(-1, 1)), torch.cat([y, y]))
 
 
+def noisy_by_shape(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What is added is known by its size alone."""
+    joined = torch.cat([x, x.flip(1)])
+    joined = joined + 0.1 * torch.randn(joined.shape, device=joined.device)
+    return F.cross_entropy(model(joined), torch.cat([y, y]))
+
+
 def side_by_side(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A sample's views lie together; features are joined view after view later."""
     out = model(torch.stack([x, x.flip(1)], 1).view(-1, 12))
@@ -115,7 +122,10 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
     "stack_scaled": (net, views(lambda a, b: 2 * torch.stack([a, b]).flatten(0, 1))),
     "repeat": (net, views(lambda a, _: a.repeat(2, 1) + 0.1 * torch.arange(12))),
     "expand": (net, views(lambda a, _: a.expand(2, -1, -1).reshape(-1, 12))),
+    "expand_of_all": (net, views(lambda a, _: a[None].expand(2, -1, -1).reshape(-1, 12))),
+    "repeat_of_all": (net, views(lambda a, _: a.unsqueeze(0).repeat(2, 1, 1).view(-1, 12))),
     "noisy": (net, noisy),
+    "noisy_by_shape": (net, noisy_by_shape),
     "side_by_side": (net, side_by_side),
     "sorted_by_sample": (net, sorted_by_sample),
     "in_both_orders": (two_nets, in_both_orders),
