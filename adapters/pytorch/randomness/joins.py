@@ -305,7 +305,7 @@ def repeating(name: str, own: Own) -> Own:
             return made
         times = args[0] if isinstance(args[0], (tuple, list)) else args
         base = self._base
-        of = self if base is None or base.shape != self.shape[1:] or len(self) != 1 else base
+        of = base if base is not None and self.dim() and (1, *base.shape) == self.shape else self
         more = len(times) - of.dim()  # of: what x[None] is of, too, whose rows are repeated so
         if more == 1 and 1 < times[0] <= _TIMES and len(times) > 1:
             if times[1] == once or (name == "expand" and times[1] == len(of)):
