@@ -132,7 +132,6 @@ class Joins:
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
         """A call on these begins. rows: of the share that it is of; others: of the batches that the
         loop has beside it. Returns of how many pieces its rows are."""
-        rows.joined.clear()
         sizes = self._sizes
         views = self._begun(given, rows, others)
         if any(join.memory for join in sizes.values()):  # others may lie there next
