@@ -1,7 +1,8 @@
 """Scripts of jobs that are disturbed, for `dream run`: WORD OUT SECONDS.
 
 A step takes so many seconds, in torch until there is a file OUT.hurry. OUT gets what the training
-ends with, OUT.step.RANK its step and its process.
+ends with, OUT.step.RANK its step and its process; it is replaced as a whole, being read at any
+time.
 """
 
 SCRIPT = """
@@ -32,8 +33,10 @@ with dream.strategy(word) as strategy:
             nn.functional.cross_entropy(model(inputs), target).backward()
             optimizer.step()
             step += 1
-            with open(f"{out}.step.{strategy.topology.rank}", "w") as file:
+            known = f"{out}.step.{strategy.topology.rank}"
+            with open(f"{known}.new", "w") as file:
                 file.write(f"{step} {os.getpid()}")
+            os.replace(f"{known}.new", known)
             if not os.path.exists(f"{out}.hurry"):
                 time.sleep(seconds)
         schedule.step()
@@ -54,8 +57,10 @@ x, y = np.random.randn(61, 8).astype("float32"), np.random.randint(0, 3, 61)
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        with open(f"{out}.step.{os.environ.get('RANK', '0')}", "w") as file:
+        known = f"{out}.step.{os.environ.get('RANK', '0')}"
+        with open(f"{known}.new", "w") as file:
             file.write(f"{int(np.array(self.model.optimizer.iterations))} {os.getpid()}")
+        os.replace(f"{known}.new", known)
         time.sleep(seconds)
 
 with dream.strategy(word) as strategy:
