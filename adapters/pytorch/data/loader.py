@@ -22,12 +22,12 @@ from dream._errors import Unsupported
 from dream._patches import value_set
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
-from dream.adapters.pytorch.data.fetch import Fetch, empty, say
 from dream.adapters.pytorch.data.modes import Modes
-from dream.adapters.pytorch.data.parted import PartedStream
+from dream.adapters.pytorch.data.reading.fetch import Fetch, empty, say
+from dream.adapters.pytorch.data.reading.parted import PartedStream
+from dream.adapters.pytorch.data.reading.streams import DealtStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares
-from dream.adapters.pytorch.data.streams import DealtStream
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current

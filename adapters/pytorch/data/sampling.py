@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from dream.adapters.pytorch.data.agreement import Order
 from dream.adapters.pytorch.data.drawn import DrawnOrder, States
-from dream.adapters.pytorch.data.fetch import Fetch
+from dream.adapters.pytorch.data.reading.fetch import Fetch
 from dream.adapters.pytorch.randomness.generators import Words
 from dream.collectives import Communicator
 from dream.data.partition import Divided, Division, epoch_order, global_batches, micro_shares

@@ -117,8 +117,8 @@ def test_a_part_of_a_batch_is_laid_out_as_a_batch(cut: slice) -> None:
     """Models call `view`, as those of transformers do of masked words."""
     import torch
 
-    from dream.adapters.pytorch.data.fetch import cut_batch
-    from dream.adapters.pytorch.data.streams import sliced
+    from dream.adapters.pytorch.data.reading.fetch import cut_batch
+    from dream.adapters.pytorch.data.reading.streams import sliced
 
     for kind in (dict, list):
         by_rows, by_columns = torch.zeros(5, 4, 2), torch.zeros(4, 5)
@@ -145,7 +145,7 @@ def test_batches_as_long_as_they_are_many_are_cut_by_samples() -> None:
     import torch
     from torch.utils.data import DataLoader
 
-    from dream.adapters.pytorch.data.fetch import Fetch, Fetched
+    from dream.adapters.pytorch.data.reading.fetch import Fetch, Fetched
 
     data = [torch.full((steps,), float(sample)) for sample, steps in enumerate((4, 2, 3, 4))]
     collate = torch.nn.utils.rnn.pad_sequence

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.data.alike import digest_of
-from dream.adapters.pytorch.data.fetch import varies
+from dream.adapters.pytorch.data.reading.fetch import varies
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.private import worker_info
 from dream.adapters.pytorch.randomness.generators import digests

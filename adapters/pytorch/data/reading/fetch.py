@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.pytorch.data.alike import numbers_of
+from dream.adapters.pytorch.data.reading.gather import Gathered, gathered
 from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
@@ -102,8 +103,15 @@ class Fetch:
     def unknown(self) -> bool:
         return number_of(self._found) == _UNKNOWN
 
+    @property
+    def reads_alone(self) -> bool:
+        """Whether what is read is this rank's samples alone."""
+        return self._last == _SHARE
+
     def __call__(self, given: Any) -> Any:
         """Collate this rank's part."""
+        if type(given) is Gathered:
+            return list(given)
         cut = getattr(given, "cut", None)
         if cut is None:
             return self.collate(given)
@@ -170,8 +178,10 @@ class _Dataset:
     def __init__(self, own: Any, fetch: Fetch) -> None:
         vars(self).update(dream_own=own, dream_fetch=fetch)
 
-    def __getitems__(self, indices: list[int]) -> Fetched:
+    def __getitems__(self, indices: list[int]) -> Fetched | Gathered:
         own, fetch = self.dream_own, self.dream_fetch
+        if fetch.reads_alone and (batch := gathered(own, indices, fetch.collate)) is not None:
+            return batch
         before, counted = None, []
         if hasattr(indices, "cut") and fetch.unknown:
             fetch.held = held_by(own, fetch.collate)

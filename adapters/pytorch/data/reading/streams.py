@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.drawn import DrawnOrder
-from dream.adapters.pytorch.data.fetch import cut_batch, empty, rows, varies
+from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.randomness.current import current

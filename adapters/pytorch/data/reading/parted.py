@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from dream._errors import Desynchronized, Unsupported
-from dream.adapters.pytorch.data.fetch import empty, say
-from dream.adapters.pytorch.data.part_reader import BatchRequest, PartsReader, Read, runs
-from dream.adapters.pytorch.data.streams import Dealt
+from dream.adapters.pytorch.data.reading.fetch import empty, say
+from dream.adapters.pytorch.data.reading.part_reader import BatchRequest, PartsReader, Read, runs
+from dream.adapters.pytorch.data.reading.streams import Dealt
 from dream.collectives import Communicator
 from dream.data.partition import check_batch_size
 from dream.data.parts import PARTS, Counts, PartedOrder, owned, share_of

@@ -1,0 +1,11 @@
+"""What is in a private module of torch's, though it is documented: how batches are collated."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+
+def tensors_are_stacked() -> bool:
+    """Whether `default_collate` stacks tensors as torch does, and not as a script has it."""
+    return default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn
