@@ -168,8 +168,8 @@ INPUT_OR_LINK = (
 
 
 def on_its_way(ranks: Collection[RankStatus], size: int) -> str:
-    """Say that nothing arrives, where no rank of a job, so many, is missing; empty elsewhere. A call
-    that is a whole step reads input too."""
+    """Say that nothing arrives, where no rank of a job, so many, is missing; empty elsewhere. A
+    call that is a whole step reads input too."""
     if not nothing_arrives(ranks, size):
         return ""
     return INPUT_OR_LINK if any(one.phase is Phase.STEP for one in ranks) else LINK

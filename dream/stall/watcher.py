@@ -95,6 +95,11 @@ def give_up(ranks: Sequence[int]) -> list[str]:
     return [words for watcher in _watchers[:1] for words in watcher.give_up(ranks)]
 
 
+def gone(rank: int) -> bool:
+    """Whether the process of another rank is known to have ended: of one on this host."""
+    return any(watcher.sees_gone(rank) for watcher in _watchers)
+
+
 def overdue(call: str, seconds: float) -> Desynchronized:
     """Make the error of a wait that has lasted the stall time, without knowing for whom."""
     for watcher in _watchers[:1]:
@@ -182,6 +187,9 @@ class Watcher:
 
     def status(self, rank: int) -> RankStatus:
         return self._own if rank == self.rank else self._peers.status(rank)
+
+    def sees_gone(self, rank: int) -> bool:
+        return self._peers.gone(rank)
 
     def closely(self, rank: int) -> RankStatus:
         """With its stack, where it can be had."""

@@ -173,3 +173,14 @@ def test_a_rank_that_is_always_late_is_named(
         assert said.count("dream: rank 1 was waited for") == 1, said
         assert re.search(rf"was waited for: .* s, while it was {words}\.", said), said
         assert "waited for" not in two.said(1)
+
+
+@pytest.mark.exhaustive
+def test_a_checkpoint_that_fails_does_not_wait_for_a_rank_that_is_gone(tmp_path: Path) -> None:
+    """Without a launcher that would end both; and what the disk said is what is told."""
+    with stall_job.job("save_full.py", folder=tmp_path, DREAM_STALL_SECONDS=LONG) as two:
+        assert two.ended(1) == -signal.SIGKILL
+        assert two.ended(0) == 0
+        said = two.said(0)
+        assert "refused DreamError The checkpoint was not written" in said, said
+        assert "File too large" in said, said

@@ -1,5 +1,5 @@
-"""A rank that trains: FOLDER REDUCTION FATE [STEPS [SLOW]], on the command line. Leaves marks in the
-folder as it goes, and waits for those of the test."""
+"""A rank that trains: FOLDER REDUCTION FATE [STEPS [SLOW]], on the command line. Leaves marks in
+the folder as it goes, and waits for those of the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def held() -> None:
 
 
 def late(part: str) -> None:
-    if (FATE, RANK, SLOW) == ("late", 1, part):
+    if FATE == "late" and RANK == 1 and part == SLOW:
         time.sleep(0.03)
 
 
