@@ -145,6 +145,7 @@ class Watcher:
         self._gave_up = False
         self._ends = math.inf
         self.ranks: dict[int, RankStatus] = {}
+        self._tell()  # it may be held in C before its first look
 
         if self.rank == 0 and not place.alone:
             atexit.register(self._sum_up)
