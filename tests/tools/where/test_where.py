@@ -187,7 +187,7 @@ def test_a_rank_in_another_branch_and_one_whose_interpreter_is_held(
         assert "barrier" in one.status.call
         assert "in branch" in one.line
         where.main(job.process.pid)
-        told = capsys.readouterr().out
+        told = " ".join(capsys.readouterr().out.split())
         call = zero.status.call
         assert f"They wait for one another: rank 0 in {call}, rank 1 in barrier()." in told
 
