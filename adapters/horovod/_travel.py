@@ -26,6 +26,9 @@ CARRIED = {
 """A gradient's dtype -> the one it travels in. Half precision is added up in float32."""
 
 _NAP = 0.00005
+_SOON = 0.005
+"""Seconds in which a collective is over where all ranks have come: later it waits for one of them,
+or is a large one, which takes all of them as long."""
 _PATIENCE = 1.0
 _LONG_NAP = 0.002
 _CALL = "a collective of the ring"
@@ -72,14 +75,19 @@ def wait(handle: int) -> Any:
 def _until_done(handle: int) -> None:
     """The core can forget what was given to it in the moment in which it fails: a handle that is
     never over. So a long wait asks whether there still is a core."""
-    nap = _nap()
-    ask = time.monotonic() + _PATIENCE
+    if not _done_within(handle, _SOON):
+        with stall.waiting(_CALL):
+            if not _done_within(handle, _PATIENCE):
+                _until_over(handle)
+
+
+def _done_within(handle: int, seconds: float) -> bool:
+    nap, end = _nap(), time.monotonic() + seconds
     while not hvd.poll(handle):
         time.sleep(nap)
-        if time.monotonic() > ask:
-            with stall.waiting(_CALL):
-                _until_over(handle)
-            return
+        if time.monotonic() > end:
+            return False
+    return True
 
 
 def _until_over(handle: int) -> None:

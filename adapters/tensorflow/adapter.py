@@ -32,6 +32,7 @@ class Parallelism(Adapter):
 
     def __init__(self, plan: Plan) -> None:
         stall.phases_inside(private.phases())
+        stall.called_from(private.calling_files())
         self.plan = plan
         knobs = Knobs.of(plan.options)
         knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")

@@ -39,6 +39,12 @@ def waiting_files() -> list[str]:
     return [str(eager / name) for name in ("execute.py", "context.py")]
 
 
+def calling_files() -> list[str]:
+    """Return where TensorFlow calls functions of Python from its own threads: those of
+    `numpy_function` and `py_function`, and generators that it reads."""
+    return [str(Path(tf.__file__).parent / "python" / "ops" / "script_ops.py")]
+
+
 def phases() -> list[PhaseRule]:
     """Say what part of training a Python stack in TensorFlow's files is in. A function of
     TensorFlow's does forward, backward and update in one call: no stack tells them apart."""
@@ -46,6 +52,7 @@ def phases() -> list[PhaseRule]:
     functions = python / "eager" / "polymorphic_function"
     return [
         PhaseRule(str(python / "data" / "ops" / "iterator_ops.py"), Phase.INPUT),
+        PhaseRule(str(python / "data" / "ops" / "from_generator_op.py"), Phase.INPUT),
         PhaseRule(
             str(functions / "tracing_compilation.py"),
             Phase.COMPILING,

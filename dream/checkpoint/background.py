@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, final
 
-from dream import cluster
+from dream import cluster, stall
 from dream._errors import DreamError, WorkerFailed
 from dream._log import logger
 from dream.checkpoint.content import Arrays
@@ -107,6 +107,11 @@ class Writing:
         self._hear()
         try:
             at_rank_0(self._ranks, self._outcome)
+        except WorkerFailed as error:
+            if self.error is not None:  # the cause, that a rank which is gone cannot be told
+                raise self.error from error
+            self.error = error
+            raise
         except DreamError as error:
             self.error = error
             raise
@@ -231,7 +236,10 @@ def _told_by(begun: Begun, rank: int, own: int) -> dict[str, Any]:
         now = time.monotonic()
         if ends is None and not threading.main_thread().is_alive():
             ends = now + _AT_THE_END
-        if now > min(limit, ends or limit):
+        gone = stall.gone(rank)  # and has told nothing before
+        if gone and (told := _store().find(key)) is not None:
+            break
+        if gone or now > min(limit, ends or limit):
             raise WorkerFailed(
                 "The checkpoint was not written; earlier checkpoints are unchanged. Received: "
                 f"{begun.place}, nothing from rank {rank}. Find out why that rank exited.",

@@ -16,16 +16,18 @@ watcher    the thread that looks, says and ends
 """
 
 from dream.cluster.awake import Patience
-from dream.stall.activity import Waiting, resumed, stepped, waiting, waits_inside
+from dream.stall.activity import Waiting, called_from, resumed, stepped, waiting, waits_inside
 from dream.stall.phases import phases_inside
 from dream.stall.status import absence
-from dream.stall.watcher import give_up, overdue, watch
+from dream.stall.watcher import give_up, gone, overdue, watch
 
 __all__ = [
     "Patience",
     "Waiting",
     "absence",
+    "called_from",
     "give_up",
+    "gone",
     "overdue",
     "phases_inside",
     "resumed",

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,30 @@ def computes_elsewhere(file: str) -> bool:
     return file in _pooled
 
 
+_callers: set[str] = set()
+
+
+def called_from(files: Iterable[str]) -> None:
+    """Declare files from which a framework calls the script's functions in threads of its own:
+    while one of them runs, the call that the script is in waits for it, and not for ranks."""
+    _callers.update(files)
+
+
+def called_frame() -> FrameType | None:
+    """Return the innermost frame of such a function; None where there is none, or where it waits
+    for ranks itself."""
+    frames = sys._current_frames() if _callers else {}
+    found = (frame for thread, frame in frames.items() if thread != progress.thread)
+    return next((frame for frame in found if _is_called(frame)), None)
+
+
+def _is_called(frame: FrameType) -> bool:
+    at: FrameType | None = frame
+    while at is not None and at.f_code.co_filename not in _callers:
+        at = at.f_back
+    return at is not None and not call_in(frame.f_code.co_filename, frame.f_code.co_name)
+
+
 def call_in(file: str, function: str) -> str:
     """Name the call, where this function of this file may wait for other ranks; else empty."""
     words = _inside.get(file)
@@ -154,6 +178,7 @@ class ThreadObserver:
         code = None if frame is None else frame.f_code
         call = call_in(code.co_filename, code.co_name) if code is not None else ""
         standing = frame is not None and call != "" and self._still(frame, seconds)
+        standing = standing and called_frame() is None
         wait = longest_wait()
         if wait is not None:
             ranks = None if wait.ranks is None else tuple(wait.ranks())

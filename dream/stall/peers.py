@@ -95,6 +95,11 @@ class SeenPeers:
         near = self._near.get(rank)
         return self._posting(rank) if near is None else self._reading(rank, near)
 
+    def gone(self, rank: int) -> bool:
+        """Whether the process of a rank of this host has ended; False of others."""
+        near = self._near.get(rank)
+        return near is not None and not near.state
+
     def stack(self, rank: int) -> list[str]:
         """Return what a rank of this host is in, innermost call first; empty if it tells none."""
         near = self._near.get(rank)

@@ -99,19 +99,26 @@ def unpacked(said: Iterable[Any]) -> list[PhaseRule]:
 _LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 
-def phase_of(stack: Sequence[str], rules: Sequence[PhaseRule] | None = None) -> Phase:
-    """Return the phase of a stack, innermost call first. rules: those declared here."""
-    found = [
-        phase
-        for line in reversed(stack)
-        if (phase := _phase_at(line, declared() if rules is None else rules)) is not None
-    ]
+def phase_of(
+    stack: Sequence[str],
+    rules: Sequence[PhaseRule] | None = None,
+    called: Sequence[str] = (),
+) -> Phase:
+    """Return the phase of a stack, innermost call first. rules: those declared here. called: the
+    stack of what a framework called in a thread of its own meanwhile, if anything."""
+    declared_ones = declared() if rules is None else rules
+    inside = _phase_in(called, declared_ones)
+    return _phase_in(stack, declared_ones) if inside is Phase.OWN else inside
+
+
+def _phase_in(stack: Sequence[str], rules: Sequence[PhaseRule]) -> Phase:
+    found = [phase for line in reversed(stack) if (phase := _phase_at(line, rules)) is not None]
     return next((phase for phase in found if phase in _WHEREVER), next(iter(found), Phase.OWN))
 
 
 def _phase_at(line: str, rules: Sequence[PhaseRule]) -> Phase | None:
     call = _LINE.fullmatch(line)
-    if call is None:
+    if call is None or call[3] == "<module>":  # an import of the file does not do what it is for
         return None
     return next((rule.phase for rule in rules if rule.matches(call[1], call[3])), None)
 

@@ -7,13 +7,15 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import final
 
 _SECONDS = 2.0
 _NAP = 0.02
+_ENDS = 8
+"""Calls, inner and outer, that are told of a stack which lies in a page."""
 _LEFT_OUT = ("<frozen", "/dream/launch/child.py", "/dream/launch/forks/")
 
 
@@ -72,6 +74,11 @@ def own(frame: FrameType | None) -> list[str]:
         lines.append(f'File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
         frame = frame.f_back
     return _kept(lines)
+
+
+def shortened(stack: Sequence[str]) -> tuple[str, ...]:
+    """Leave out what is in the middle of a deep one."""
+    return tuple(stack) if len(stack) <= 2 * _ENDS else (*stack[:_ENDS], *stack[-_ENDS:])
 
 
 def _lines(text: str) -> list[str]:

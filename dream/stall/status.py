@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum, unique
 from typing import Any, Self
 
 from dream import cluster
 from dream._errors import Desynchronized, listed
-from dream.stall.phases import WORDS, Phase, libraries, own_line
+from dream.stall.phases import WORDS, Phase, PhaseRule, libraries, own_line, phase_of
 
 _MOST_LINES = 10
 _PASSED_ON = ("send", "receive", "recv", "wait")
@@ -37,10 +37,12 @@ class RankStatus:
     """steps: training steps so far. call: what the rank waits in; empty where it does not wait.
     ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
     its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
-    its Python stack, innermost call first, where it is known; phase: what part of training that is
-    in. samples: of all ranks, a second, of late; 0 where nobody counts them. looked: how often it
-    has looked where it stands, and stood: how often it stood still for others then. patient:
-    whether its wait may last as long as others are busy."""
+    its Python stack, innermost call first, where it is known; called: that of a function of the
+    script which a framework calls in a thread of its own; phase: what part of training it is in.
+    samples: of all ranks, a second, of late; 0 where nobody counts them. looked: how often it has
+    looked where it stands, and stood: how often it stood still for others then; spent: how often it
+    did not and was in which phase. patient: whether its wait may last as long as others are busy.
+    """
 
     rank: int
     state: ProcessState = ProcessState.ALIVE
@@ -51,10 +53,12 @@ class RankStatus:
     quiet: float = 0.0
     gave_up: bool = False
     stack: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
     phase: Phase | None = None
     samples: float = 0.0
     looked: int = 0
     stood: int = 0
+    spent: Mapping[str, int] = field(default_factory=dict)
     patient: bool = False
 
     @property
@@ -69,16 +73,22 @@ class RankStatus:
     def ended_waiting(self) -> bool:
         return self.state is ProcessState.GONE and bool(self.call)
 
+    def seen(self, stack: Sequence[str], rules: Sequence[PhaseRule] | None = None) -> Self:
+        """Of this stack. rules: of the phases, where they are not those of this process."""
+        phase = phase_of(stack, rules, self.called)
+        return replace(self, stack=(*self.called, *stack), phase=phase)
+
     def packed(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def unpacked(cls, said: dict[str, Any]) -> Self:
         """Read what another rank said; what this version does not know is left out."""
-        known = {field.name: said[field.name] for field in fields(cls) if field.name in said}
+        known = {one.name: said[one.name] for one in fields(cls) if one.name in said}
         ranks = known.get("ranks")
         known |= {"ranks": None if ranks is None else tuple(map(int, ranks))}
-        known |= {"stack": tuple(known.get("stack", ())), "state": ProcessState(known["state"])}
+        known |= {name: tuple(known.get(name, ())) for name in ("stack", "called")}
+        known |= {"state": ProcessState(known["state"])}
         known |= {"phase": Phase(known["phase"]) if known.get("phase") else None}
         return cls(**known)
 
@@ -150,6 +160,20 @@ LINK = (
     "All ranks have come to it, so none is missing: what they send one another is slow, or does "
     "not arrive (a link that is cut, a firewall)."
 )
+INPUT_OR_LINK = (
+    "All ranks are in it: one of them reads its input there, and it does not come (a disk, a file "
+    "server), or what they send one another is slow, or does not arrive (a link that is cut, a "
+    "firewall)."
+)
+
+
+def on_its_way(ranks: Collection[RankStatus], size: int) -> str:
+    """Say that nothing arrives, where no rank of a job, so many, is missing; empty elsewhere. A
+    call that is a whole step reads input too."""
+    if not nothing_arrives(ranks, size):
+        return ""
+    return INPUT_OR_LINK if any(one.phase is Phase.STEP for one in ranks) else LINK
+
 
 STATES = {
     ProcessState.STOPPED: "is stopped, by SIGSTOP, a terminal or a debugger",
@@ -182,8 +206,8 @@ def warning(wait: Standstill, ranks: Mapping[int, RankStatus], limit: float) -> 
     said = waits_for(wait)
     where = "; ".join(whereabouts(ranks[rank]) for rank in wait.named)
     end = f"Where this goes on, it is an error after {limit:g} s ({cluster.STALL_SECONDS})."
-    link = f"{LINK} " if nothing_arrives(ranks.values(), len(ranks)) else ""
-    head = f"{said}. {where[:1].upper()}{where[1:]}. {link}{end}"
+    link = on_its_way(ranks.values(), len(ranks))
+    head = f"{said}. {where[:1].upper()}{where[1:]}. {link}{link and ' '}{end}"
     return "\n".join([head, *stack_lines(wait, ranks)])
 
 

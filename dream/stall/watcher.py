@@ -21,7 +21,14 @@ from dream._errors import Desynchronized
 from dream._log import logger
 from dream._topology import Cluster
 from dream.stall import job_progress, phases, stacks, stragglers
-from dream.stall.activity import Activity, SampleRate, ThreadObserver, progress, trained_frame
+from dream.stall.activity import (
+    Activity,
+    SampleRate,
+    ThreadObserver,
+    called_frame,
+    progress,
+    trained_frame,
+)
 from dream.stall.page import StatusPage
 from dream.stall.peers import SeenPeers
 from dream.stall.status import (
@@ -88,6 +95,11 @@ def give_up(ranks: Sequence[int]) -> list[str]:
     return [words for watcher in _watchers[:1] for words in watcher.give_up(ranks)]
 
 
+def gone(rank: int) -> bool:
+    """Whether the process of another rank is known to have ended: of one on this host."""
+    return any(watcher.sees_gone(rank) for watcher in _watchers)
+
+
 def overdue(call: str, seconds: float) -> Desynchronized:
     """Make the error of a wait that has lasted the stall time, without knowing for whom."""
     for watcher in _watchers[:1]:
@@ -133,6 +145,7 @@ class Watcher:
         self._gave_up = False
         self._ends = math.inf
         self.ranks: dict[int, RankStatus] = {}
+        self._tell()  # it may be held in C before its first look
 
         if self.rank == 0 and not place.alone:
             atexit.register(self._sum_up)
@@ -176,17 +189,19 @@ class Watcher:
     def status(self, rank: int) -> RankStatus:
         return self._own if rank == self.rank else self._peers.status(rank)
 
+    def sees_gone(self, rank: int) -> bool:
+        return self._peers.gone(rank)
+
     def closely(self, rank: int) -> RankStatus:
         """With its stack, where it can be had."""
         if rank == self.rank:
             return self._own_closely()
         status = self.status(rank)
-        stack = tuple(self._peers.stack(rank))
-        return replace(status, stack=stack, phase=phases.phase_of(stack)) if stack else status
+        stack = self._peers.stack(rank)
+        return status.seen(stack) if stack else status
 
     def _own_closely(self) -> RankStatus:
-        stack = tuple(stacks.own(trained_frame()))
-        return replace(self._own, stack=stack, phase=phases.phase_of(stack))
+        return self._own.seen(stacks.own(trained_frame()))
 
     def standstill(self) -> Standstill | None:
         """Find who waits for whom, of all ranks, now."""
@@ -226,17 +241,22 @@ class Watcher:
         if steps != before.steps or (activity.mark is not None and not same):
             self._gave_up = False  # the script has gone on after all
         self._mark = activity.mark
+        phase, spent = stragglers.look(), before.spent
+        if phase is not None:
+            spent = {**spent, phase: spent.get(phase, 0) + 1}
         return replace(
             before,
             steps=steps,
             call=activity.call,
+            called=stacks.shortened(stacks.own(called_frame())),
             ranks=activity.ranks,
             patient=activity.patient,
             waited=before.waited + seconds if same else 0.0,
             quiet=before.quiet + seconds if steps == before.steps else 0.0,
             samples=self._pace.look(time.monotonic()),
             looked=before.looked + 1,
-            stood=before.stood + stragglers.stands_still(),
+            stood=before.stood + (phase is None),
+            spent=spent,
         )
 
     def _compare(self) -> None:
@@ -247,7 +267,7 @@ class Watcher:
         before, told = self._waited_for, [self._own, *map(self._peers.noted, self._peers.ranks)]
         if any(one.looked == 0 for one in told):
             return  # it has not begun, or has ended before this one
-        found = stragglers.find({one.rank: (one.looked, one.stood) for one in told})
+        found = stragglers.find(told)
         if found is not None and (before is None or before.rank != found.rank):
             logger.warning("%s", found.told(time.monotonic() - self._began, over=False))
         self._waited_for = found

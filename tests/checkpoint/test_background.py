@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from launch_scripts import dream
 from safetensors.numpy import load_file
+
+from dream._errors import WorkerFailed
+from dream.checkpoint import background
 
 SCRIPT = """
 import os, resource, sys, time
@@ -101,3 +106,15 @@ def test_a_process_that_ends_by_an_error_has_saved(tmp_path: Path) -> None:
     assert {p.name for p in folder.iterdir()} == {"latest", "step-000000002"}
     ran = dream("run", "-n", "2", "--all-output", str(script), str(tmp_path / "not"), "complex")
     assert ran.stderr.count("complex128") >= 2, ran.stderr  # the rank that writes it, and rank 0
+
+
+def test_a_rank_that_is_gone_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what it said at last."""
+    found: list[bytes | None] = [None, None, None, b"{}"]
+    store = SimpleNamespace(find=lambda _: found.pop(0), delete=lambda _: None)
+    monkeypatch.setattr(background, "_store", lambda: store)
+    monkeypatch.setattr(background.stall, "gone", lambda rank: rank == 1)
+    begun: Any = SimpleNamespace(part=Path("part"), place=Path("place"))
+    with pytest.raises(WorkerFailed, match="Received: place, nothing from rank 1"):
+        background._told_by(begun, 1, 0)
+    assert background._told_by(begun, 1, 0) == {}

@@ -121,6 +121,10 @@ import os
 os.environ["KERAS_BACKEND"] = "torch"
 os.environ.setdefault("NEW", "1")
 os.environ.setdefault("OLD", "1")
+if "UNSET" not in os.environ:
+    os.environ["UNSET"] = "1"
+if "DREAMS" not in os.environ:
+    os.environ["DREAMS"] = "1"
 if os.environ["OTHER"] == os.getcwd():
     os.environ["UNKNOWN"] = os.getcwd()
 import keras
@@ -128,8 +132,9 @@ os.environ["LATER"] = "1"
 """
 
 
-def test_variables_are_read_off_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants that are set before the framework is imported."""
-    monkeypatch.setenv("OLD", "0")
+def test_variables_are_read_off_too(tmp_path: Path) -> None:
+    """Constants that are set before the framework is imported. The rank's own environment tells
+    which there are already: it has more than the launcher's."""
     command = written(tmp_path, {"train.py": SETS})
-    assert foresee(command, {}).sets == {"KERAS_BACKEND": "torch", "NEW": "1"}
+    sets = {"KERAS_BACKEND": "torch", "NEW": "1", "UNSET": "1"}
+    assert foresee(command, {"OLD": "0", "DREAMS": "0"}).sets == sets

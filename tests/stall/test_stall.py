@@ -21,6 +21,7 @@ from dream.stall.activity import ThreadObserver, progress
 from dream.stall.page import Neighbour, StatusPage
 from dream.stall.phases import Phase, PhaseRule
 from dream.stall.status import (
+    INPUT_OR_LINK,
     LINK,
     RankStatus,
     Standstill,
@@ -51,6 +52,7 @@ def test_a_link_that_is_cut_is_told_from_a_rank_that_is_missing() -> None:
     assert LINK not in said(zero, replace(one, call="barrier()"))
     assert LINK not in said(zero, replace(one, state=State.STOPPED))
     assert LINK not in said(*(replace(each, call="receive()") for each in (zero, one)))
+    assert INPUT_OR_LINK in said(*(replace(each, phase=Phase.STEP) for each in (zero, one)))
 
 
 def test_the_stall_time_is_half_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,15 +145,42 @@ def test_who_dies_before_it_has_connected_is_gone_at_once(tmp_path: Path) -> Non
         assert "WorkerFailed: Rank 1 is gone" in two.said(0)
 
 
+RING = pytest.mark.ring
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("reduction", "hosts"), [("shared_memory", 1), ("gloo", 1), ("gloo", 2)])
-def test_a_rank_that_is_always_late_is_named(tmp_path: Path, reduction: str, hosts: int) -> None:
-    """While it trains and at the end, once each."""
-    with stall_job.job(
-        "train_torch.py", reduction, "late", "500", folder=tmp_path, hosts=hosts
-    ) as two:
+@pytest.mark.parametrize(
+    ("script", "reduction", "hosts", "slow", "words"),
+    [
+        ("train_torch.py", "shared_memory", 1, "own", "in the script's own code"),
+        ("train_torch.py", "shared_memory", 1, "input", "reading input"),
+        ("train_torch.py", "gloo", 1, "forward", "in forward"),
+        ("train_torch.py", "gloo", 2, "own", "in the script's own code"),
+        pytest.param("train_torch.py", "horovod", 1, "forward", "in forward", marks=RING),
+        ("train_keras.py", "shared_memory", 1, "own", "in the script's own code"),
+        ("train_keras.py", "shared_memory", 1, "input", "reading input"),
+        pytest.param("train_keras.py", "horovod", 1, "input", "reading input", marks=RING),
+    ],
+)
+def test_a_rank_that_is_always_late_is_named(
+    tmp_path: Path, script: str, reduction: str, hosts: int, slow: str, words: str
+) -> None:
+    """While it trains and at the end, once each, and what it did meanwhile."""
+    with stall_job.job(script, reduction, "late", "500", slow, folder=tmp_path, hosts=hosts) as two:
         assert [two.ended(rank) for rank in (0, 1)] == [0, 0]
         said = two.said(0)
         assert said.count("dream: rank 1 is waited for: the others stood still for it") == 1, said
         assert said.count("dream: rank 1 was waited for") == 1, said
+        assert re.search(rf"was waited for: .* s, while it was {words}\.", said), said
         assert "waited for" not in two.said(1)
+
+
+@pytest.mark.exhaustive
+def test_a_checkpoint_that_fails_does_not_wait_for_a_rank_that_is_gone(tmp_path: Path) -> None:
+    """Without a launcher that would end both; and what the disk said is what is told."""
+    with stall_job.job("save_full.py", folder=tmp_path, DREAM_STALL_SECONDS=LONG) as two:
+        assert two.ended(1) == -signal.SIGKILL
+        assert two.ended(0) == 0
+        said = two.said(0)
+        assert "refused DreamError The checkpoint was not written" in said, said
+        assert "File too large" in said, said

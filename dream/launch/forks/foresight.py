@@ -7,7 +7,6 @@ would import otherwise it imports in a fresh interpreter.
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,8 +53,9 @@ def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
     """Return what a rank will import. command: a script and its arguments, as `child.py` with what
     it runs. environ: the rank's."""
     found = _read(command)
+    sets = {name: to for name, (to, anew) in found.sets.items() if anew or name not in environ}
     if environ.get(IMPORTS):
-        return Foresight(_modules(environ[IMPORTS].split(","), trains=True), found.sets)
+        return Foresight(_modules(environ[IMPORTS].split(","), trains=True), sets)
     names = found.frameworks()
     if command[1:2] == ["function"]:  # which is pickled by the names of what is imported here
         names = [name for name in _MODULES if name in sys.modules]
@@ -66,7 +66,7 @@ def foresee(command: Sequence[str], environ: Mapping[str, str]) -> Foresight:
     trains = bool(environ.get(STRATEGY) or environ.get(FRAMEWORK))
     trains = trains or "dream" in found.names | found.inside
     modules = _modules(names, trains=trains or command[1:2] == ["function"])
-    return Foresight(modules + _seeded(found, {**environ, **found.sets}), found.sets)
+    return Foresight(modules + _seeded(found, {**environ, **sets}), sets)
 
 
 def _seeded(found: _Found, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class _Found:
     names: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
     seeds: bool = False
-    sets: dict[str, str] = field(default_factory=dict)
+    sets: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
     def frameworks(self) -> list[str]:
         """Return those that will be imported. Where functions alone import several, one is chosen
@@ -201,17 +201,18 @@ def _named(folder: Path, name: str) -> Iterator[str | Path]:
                 yield file
 
 
-def _sets(tree: ast.Module) -> dict[str, str]:
-    """Return the constants that `os.environ` is given before the first import of a framework."""
-    found: dict[str, str] = {}
+def _sets(tree: ast.Module) -> dict[str, tuple[str, bool]]:
+    """Return the constants that `os.environ` is given before the first import of a framework, and
+    whether that is so where it has the name already: not by `setdefault`, nor under an `if`."""
+    found: dict[str, tuple[str, bool]] = {}
     for statement in tree.body:
         nodes = list(ast.walk(statement))
         if any(name in _MODULES for node in nodes for name in _packages(node)):
             break
         for node in nodes:
             name, value, anew = _set(node)
-            if name and (anew or name not in os.environ):
-                found[name] = value
+            if name:
+                found[name] = value, anew and not isinstance(statement, ast.If)
     return found
 
 

@@ -158,9 +158,8 @@ def _status(facts: dict[str, Any], near: Neighbour) -> RankStatus:
     age = time.monotonic() - said["at"]
     if age > _SPARE_SECONDS + _SPARE_LOOKS * facts["look"]:
         status = replace(status, state=ProcessState.HELD)
-    stack = tuple(stacks.ask(near.pid, int(said["signal"]), near.stacks))
-    phase = phases.phase_of(stack, phases.unpacked(facts["phases"])) if stack else None
-    return replace(status, stack=stack, phase=phase)
+    stack = stacks.ask(near.pid, int(said["signal"]), near.stacks)
+    return status.seen(stack, phases.unpacked(facts["phases"])) if stack else status
 
 
 def _fresh(near: Neighbour, look: float) -> dict[str, Any] | None:

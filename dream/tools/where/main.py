@@ -109,8 +109,8 @@ def _told(wait: Standstill, ranks: Sequence[RankView], size: int) -> str:
         said = words.waits_for(wait)
         if not wait.culprits and len(ranks) < size:
             said += " for a rank of another host, or for what it sends"
-        link = f" {words.LINK}" if words.nothing_arrives(known, size) else ""
-        return f"{said[0].upper()}{said[1:]}.{link}"
+        link = words.on_its_way(known, size)
+        return f"{said[0].upper()}{said[1:]}.{link and ' '}{link}"
     each = ", ".join(f"rank {rank} in {calls[rank]}" for rank in wait.waiting)
     return f"They wait for one another: {each}."
 

@@ -93,6 +93,14 @@ def test_batch_norm_sums_over_the_samples_of_all_ranks(candidate: Candidate) -> 
     assert (running, "forward") not in sizes
 
 
+def test_a_stage_may_have_no_parameters() -> None:
+    def build() -> Any:
+        return nn.Sequential(nn.Linear(20, 3), nn.ReLU()), (torch.randn(16, 20), torch.randn(16, 3))
+
+    found = rehearse(Candidate("pipeline", Mesh(1, 2), microbatches=4), 8, build)
+    assert [one.parameters for one in found] == [4 * (20 * 3 + 3), 0]
+
+
 def test_tensor_parallelism_adds_up_where_the_strategy_does() -> None:
     """Two sums a block forward and four backward, queries, keys and values one by one; the
     embedding's rows once."""

@@ -27,8 +27,8 @@ class Numbers(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
         return 3
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-        if fate == "loader":
-            stand("loader")
+        if fate == "loader" or (fate == "batch" and index == 2):  # the first is read by fit itself
+            stand(fate)
         return np.ones([4, 4], np.float32), np.ones([4, 4], np.float32)
 
 

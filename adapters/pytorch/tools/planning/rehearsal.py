@@ -296,7 +296,8 @@ class _Rehearsal:
     def _optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         training = self._training
         plain = self._candidate.kind == "pipeline"  # torch takes parts of tensors one by one
-        made = make_optimizer(training.optimizer, parameters, fused=training.fused and plain)
+        parts: list[Any] = [*parameters] or [{"params": []}]  # none of a ReLU alone
+        made = make_optimizer(training.optimizer, parts, fused=training.fused and plain)
         made.register_step_pre_hook(lambda *_: self._mark("update"))
         made.register_step_post_hook(lambda *_: self._mark("forward"))
         if not plain:
