@@ -234,7 +234,7 @@ def of_any_length(rows: tf.Tensor) -> tf.Tensor:
 
 
 def rows_of(batch: Any) -> tf.Tensor:
-    """How many samples a batch has: the length of its first tensor, a constant where it is known."""
+    """How many samples a batch has: the length of its first tensor; a constant if it is known."""
     first = next(t for t in tf.nest.flatten(batch) if t is not None)
     shape = tf.TensorShape(first.shape)
     known = shape[0] if shape.rank else None

@@ -54,8 +54,8 @@ class SeedOnDemand:
 @final
 class GraphRows(ShareRows):
     """A part's rows of the batch; all of it, where its total is 0: nobody has dealt it. In a graph
-    a number of rows is a tensor, and a plain number is none: a part's shares differ in length, unless
-    the graph is of one length (`drop_remainder=True`)."""
+    a number of rows is a tensor, and a plain number is none: a part's shares differ in length,
+    unless the graph is of one length (`drop_remainder=True`)."""
 
     def __init__(self, share: BatchShare, part: tf.Tensor, parts: int) -> None:
         """part: which of so many it is, where samples are dealt to them in turn."""
