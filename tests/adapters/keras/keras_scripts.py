@@ -287,8 +287,9 @@ def python_dataset() -> Figures:
     with block():
         model = keras.Sequential([layers.Dense(6, "tanh"), layers.Dropout(0.2), layers.Dense(1)])
         model.compile(momentum(), "mse")
-        history = model.fit(Pairs(x, y, 10), epochs=3, validation_data=Pairs(x, y, 20), verbose=0)
-        history = model.fit(Pairs(x, y, 10), epochs=2, shuffle=False, verbose=0)
+        history = model.fit(Pairs(x, y, 10), epochs=3, verbose=0)
+        rest = {"shuffle": False, "validation_data": Pairs(x, y, 20), "verbose": 0}
+        history = model.fit(Pairs(x, y, 10), epochs=2, **rest)
     return figures(model, history)
 
 
