@@ -41,13 +41,14 @@ class BatchShare(NamedTuple):
 
     count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
     the global batch, so that ranks can tell when they read different ones. first: where the part's
-    samples begin in it; None where they are dealt out.
+    samples begin in it; None where they are dealt out. rows: of this part's batch, as it is shown.
     """
 
     count: Any
     total: Any
     digest: Any = 0.0
     first: Any = None
+    rows: Any = None
 
     @classmethod
     def of(cls, share: Share, digest: float = 0.0) -> BatchShare:
@@ -191,8 +192,7 @@ class Engine(ABC):
 
     @abstractmethod
     def micros(self, rows: Any) -> Any:
-        """Return in how many micro-batches so many samples come: at least one, and none empty
-        where there are samples."""
+        """Return in how many micro-batches so many samples come: one at least, and none empty."""
 
     def fitted(self, model: Any, compute: Callable[[], Any], rows: Any) -> Any:
         """Return what `compute` gives of a step on so many rows; where memory runs out on any part,

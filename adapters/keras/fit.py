@@ -245,7 +245,8 @@ def _validation(given: Arguments, engine: Engine) -> Any:
         return DealtData(engine, find_it)
     source = find_it()
     alike.compare_arrays(source, engine)
-    return DealtData(engine, source)
+    # So it does at those of a PyDataset.
+    return DealtData(engine, source, later=isinstance(x, keras.utils.PyDataset))
 
 
 def _give(given: Arguments, source: Arrays | Batches, engine: Engine) -> None:
@@ -306,12 +307,17 @@ class DealtData(private_data.DataAdapter):  # type: ignore[misc]  # Keras is unt
     """A source dealt by an engine, which Keras's trainers take for `x` as it is."""
 
     def __init__(
-        self, engine: Engine, source: Arrays | Batches | Callable[[], Arrays | Batches]
+        self,
+        engine: Engine,
+        source: Arrays | Batches | Callable[[], Arrays | Batches],
+        *,
+        later: bool = False,
     ) -> None:
-        """source: or what finds it, once it is asked for."""
+        """source: or what finds it, once it is asked for. later: whether what draws as it is made
+        draws then, too."""
         self._engine = engine
         self._given = source
-        if not callable(source):
+        if not callable(source) and not later:
             self._elements  # noqa: B018  # what draws as it is made draws now
 
     @cached_property

@@ -90,6 +90,13 @@ def _begun(batch: Any, share: BatchShare, engine: Engine) -> Any:
 
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
+    batch, share = _told_apart(element, engine)
+    return batch, BatchShare(
+        share.count, share.total, share.digest, share.first, engine.rows(batch)
+    )
+
+
+def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     if engine.pace is not None:
         engine.pace.clock.forget()
     if isinstance(element, tuple) and isinstance(element[0], dict) and SHARE in element[0]:

@@ -234,9 +234,11 @@ def of_any_length(rows: tf.Tensor) -> tf.Tensor:
 
 
 def rows_of(batch: Any) -> tf.Tensor:
-    """How many samples a batch has: the length of its first tensor."""
+    """How many samples a batch has: the length of its first tensor; a constant if it is known."""
     first = next(t for t in tf.nest.flatten(batch) if t is not None)
-    return tf.shape(first)[0]
+    shape = tf.TensorShape(first.shape)
+    known = shape[0] if shape.rank else None
+    return tf.shape(first)[0] if known is None else tf.constant(known)
 
 
 def ratio(some: tf.Tensor, all_of: tf.Tensor) -> tf.Tensor:

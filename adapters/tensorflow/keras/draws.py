@@ -54,11 +54,14 @@ class SeedOnDemand:
 @final
 class GraphRows(ShareRows):
     """A part's rows of the batch; all of it, where its total is 0: nobody has dealt it. In a graph
-    a number of rows is a tensor, and a plain number is none: a part's shares differ in length."""
+    a number of rows is a tensor, and a plain number is none: a part's shares differ in length,
+    unless the graph is of one length (`drop_remainder=True`)."""
 
     def __init__(self, share: BatchShare, part: tf.Tensor, parts: int) -> None:
         """part: which of so many it is, where samples are dealt to them in turn."""
         total = tf.cast(share.total, tf.int32)
+        known = None if share.rows is None else tf.get_static_value(share.rows)
+        self._rows = None if known is None else int(known)
         self._count = tf.cast(tf.maximum(share.count, 1.0), tf.int32)
         in_turn = share.first is None
         first = part if in_turn else tf.cast(share.first, tf.int32)
@@ -76,9 +79,10 @@ class GraphRows(ShareRows):
     def counts(self, dims: Sequence[Any]) -> bool:
         if tf.is_tensor(length := dims[0]):
             return True
-        if not tf.executing_eagerly() or not length or length % int(self._count):
+        rows = int(self._count) if tf.executing_eagerly() else self._rows
+        if not rows or not length or length % rows:
             return False
-        return not is_written(dims, int(self._count))
+        return not is_written(dims, rows)
 
     def whole(self, length: Any) -> tf.Tensor:
         length = tf.cast(length, tf.int32)

@@ -116,7 +116,7 @@ class ProcessEngine(TensorFlowEngine):
             total = tf.cast(share.total, tf.int32)
             edges = tf.constant(self.division.edges, tf.int64)
             begin = data.run(edges, total, self.rank)[2]
-            share = BatchShare(share.count, share.total, share.digest, begin)
+            share = BatchShare(share.count, share.total, share.digest, begin, share.rows)
         return drawing(GraphRows(share, tf.constant(self.rank), self.parts))
 
 

@@ -263,7 +263,7 @@ def recurrent_one_way() -> Figures:
 
 
 class Pairs(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
-    """Reshuffled by itself after each epoch."""
+    """Reshuffled by itself after each epoch; its noise is drawn as a batch is made."""
 
     def __init__(self, x: Any, y: Any, size: int) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class Pairs(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
 
     def __getitem__(self, index: int) -> Any:
         at = self.order[index * self.size : (index + 1) * self.size]
-        return self.x[at], self.y[at]
+        return self.x[at] * np.float32(np.random.uniform(0.9, 1.1)), self.y[at]
 
     def on_epoch_end(self) -> None:
         np.random.shuffle(self.order)
@@ -288,33 +288,34 @@ def python_dataset() -> Figures:
         model = keras.Sequential([layers.Dense(6, "tanh"), layers.Dropout(0.2), layers.Dense(1)])
         model.compile(momentum(), "mse")
         history = model.fit(Pairs(x, y, 10), epochs=3, verbose=0)
-        history = model.fit(Pairs(x, y, 10), epochs=2, shuffle=False, verbose=0)
+        rest = {"shuffle": False, "validation_data": Pairs(x, y, 20), "verbose": 0}
+        history = model.fit(Pairs(x, y, 10), epochs=2, **rest)
     return figures(model, history)
 
 
 @script
 def frameworks_own_data() -> Figures:
-    """tf.data that shuffles, and torch's loader."""
+    """tf.data that shuffles, and torch's loader, with and without the last batch."""
     keras.utils.set_random_seed(10)
     x, y = vectors(41)
     with block():
         model = keras.Sequential([layers.Dense(6, "tanh"), layers.Dropout(0.2), layers.Dense(1)])
         model.compile(momentum(), "mse")
-        data = _shuffled(x, y)
-        history = model.fit(data, epochs=3, verbose=0)
+        history = model.fit(_shuffled(x, y), epochs=3, verbose=0)
+        data = _shuffled(x, y, drop=True)
         history = model.fit(data, epochs=2, verbose=0)
     return figures(model, history)
 
 
-def _shuffled(x: Any, y: Any) -> Any:
+def _shuffled(x: Any, y: Any, drop: bool = False) -> Any:
     if TF:
         import tensorflow as tf
 
-        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).batch(10)
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).batch(10, drop)
     import torch
 
     pairs = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    return torch.utils.data.DataLoader(pairs, batch_size=10, shuffle=True)
+    return torch.utils.data.DataLoader(pairs, batch_size=10, shuffle=True, drop_last=drop)
 
 
 @script
