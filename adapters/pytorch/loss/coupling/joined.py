@@ -16,6 +16,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     leaves_of,
 )
+from dream.adapters.pytorch.loss.private import viewed
 from dream.adapters.pytorch.randomness.rows import Place
 
 _TAKES = {"__getitem__", "index_select"}
@@ -106,8 +107,10 @@ class Written:
         if not isinstance(of, OfRows) or of.place != Place(0) or id(leaves[0]) in origins:
             return None
         part = leaves[0].detach()[args[1]] if name == "__setitem__" else leaves[0]
-        whole = leaves[0] if name == "__setitem__" else leaves[0]._base
-        times, rest = divmod(len(whole), of.n) if whole is not None and whole.dim() else (0, 0)
+        whole = leaves[0] if name == "__setitem__" else viewed(leaves[0])
+        if whole is None or not whole.dim():
+            return None
+        times, rest = divmod(len(whole), of.n)
         if rest or times < 2 or part.shape != (of.n, *whole.shape[1:]) or not whole.stride(0):
             return None
         begin, step = part.storage_offset() - whole.storage_offset(), whole.stride(0)
