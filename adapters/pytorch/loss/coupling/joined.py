@@ -107,7 +107,7 @@ class Written:
         if not isinstance(of, OfRows) or of.place != Place(0) or id(leaves[0]) in origins:
             return None
         part = leaves[0].detach()[args[1]] if name == "__setitem__" else leaves[0]
-        whole = leaves[0] if name == "__setitem__" else viewed(leaves[0])
+        whole: torch.Tensor | None = leaves[0] if name == "__setitem__" else viewed(leaves[0])
         if whole is None or not whole.dim():
             return None
         times, rest = divmod(len(whole), of.n)
