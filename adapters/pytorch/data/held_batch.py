@@ -173,7 +173,8 @@ class Marks:
 class HeldBatch(Beneath):
     """The batch that the loop holds. It sees what is made of a loader's first batch until a model
     is called to train, and of all of them where none is, as in a loop that keeps them in a list; of
-    these then on, as long as names alone do not tell.
+    these then on, as long as names alone do not tell. Of all of them too where a loop reads several
+    loaders and draws for what it made of their batches. beside: whether it reads several.
 
     What is made is of the batches that it was made of, by what every rank has alike: which they
     are, and how many dims it has.
@@ -183,6 +184,7 @@ class HeldBatch(Beneath):
         super().__init__()
         self.marks = Marks()
         self._opened, self._rests, self._ended = False, True, False
+        self.beside = self._draws = False
         self._idle = self._missed = 0
         self._used: tuple[Mark, Places] | None = None
 
@@ -210,6 +212,21 @@ class HeldBatch(Beneath):
         self._idle = 0
         return self._used[0]
 
+    def drawn_for(self, like: object) -> Mark | None:
+        """That of the batch which the loop draws for, where it reads several loaders; None where
+        nothing tells. like: the tensor that it draws for, if any."""
+        self._draws = True
+        if self._rests:
+            self._rests, self._idle = False, 0  # followed from the next batch on
+        if isinstance(like, torch.Tensor) and (mark := self.marks.of(like)) is not None:
+            return mark
+        for frame in frames_of_script():
+            own = variables_of(frame)
+            for names in words_at(frame.f_code, frame.f_lasti).given:
+                if (mark := self._of_names(names, (own, frame.f_globals), bool)) is not None:
+                    return mark
+        return None
+
     def _named(self, frames: list[FrameType], of: Callable[[Mark], bool] = bool) -> Mark | None:
         words = [words_at(frame.f_code, frame.f_lasti) for frame in frames]
         for at, (frame, each) in enumerate(zip(frames, words, strict=True)):
@@ -236,8 +253,10 @@ class HeldBatch(Beneath):
                     return mark
         return None
 
-    def handed(self, *, first: bool) -> None:
-        """A loader hands out a batch. first: of its pass."""
+    def handed(self, *, first: bool, beside: bool = False) -> None:
+        """A loader hands out a batch. first: of its pass. beside: the loop reads others too."""
+        if beside or first:
+            self.beside = beside
         if first:
             self._rests, self._ended, self._used = False, False, None
             self._idle = self._missed = 0
@@ -254,14 +273,17 @@ class HeldBatch(Beneath):
         if not self.entered:
             return
         self._idle += 1
-        if reads or private.compiles():
+        if self.beside and not private.compiles():
+            if self._idle > _IDLE and not self._draws:
+                self._leave()
+        elif reads or private.compiles():
             self._leave()
         elif mark is not None and mark.made:
             named = self._named([*frames_of_script()], lambda each: not each.made)
             if named is None or named.at != mark.at:
                 self._idle = 0
             self.marks.keep(mark)
-        if self._idle > _IDLE:
+        if self._idle > _IDLE and not self.beside:
             self._leave()
 
     def missed(self) -> None:

@@ -122,7 +122,7 @@ class Shares:
         readings = [*reversed(self._readings.values())]
         open_ = [each for each in readings if not (each.apart or each.ended)]
         read = open_[0] if open_ else None
-        if read is not None and len(open_) == 1 and not self.marks.several:
+        if read is not None and len(open_) == 1 and not (self.marks.several or self.held.beside):
             return read.newest
         apart = next((each for each in readings if each.apart), None)
         mark = self.held.now() if apart is None else self._held_of_thread()
@@ -131,6 +131,14 @@ class Shares:
         if read is not None:
             return read.newest
         return apart.waiting[0] if apart is not None and apart.waiting else None
+
+    def drawn_for(self, like: object) -> tuple[Share | None, bool]:
+        """That of the batch which the loop draws for, and whether others could be meant as well.
+        like: the tensor that it draws for, if any."""
+        if not self.held.beside or self.apart:
+            return self.of_draws(like), False
+        mark = self.held.drawn_for(like)
+        return (self.of_draws(like), True) if mark is None else (mark.share, False)
 
     @property
     def apart(self) -> bool:
@@ -226,7 +234,9 @@ class Shares:
         if self.follow is not None:
             self.follow(batch, share)
         if share.parts > 1:
-            self.held.handed(first=begins)
+            open_ = (r for k, r in self._readings.items() if k != key)
+            beside = any(not (each.apart or each.ended) for each in open_)
+            self.held.handed(first=begins, beside=beside)
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""

@@ -37,3 +37,8 @@ def quick(backward: Callable[..., None]) -> Callable[..., None]:
             backward(tensors, grad_tensors, *args, **kwargs)
 
     return run
+
+
+def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that another is a view of; None where it is none."""
+    return tensor._base

@@ -51,6 +51,10 @@ _OF_SEVERAL = (
     "torch.%s in the loop makes several rows for each of the batch's, the same on every rank: they "
     "are not those of one device. Draw (len(batch), n, ...), and flatten that"
 )
+_OF_ONE = (
+    "torch.%s in the loop draws for a batch, and nothing tells for which of the loaders that are "
+    "read: it may not be that of one device. Draw for a tensor of it, as torch.randn_like(x)"
+)
 
 DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -284,10 +288,13 @@ class CallDraws:
         the tensor that it is drawn for, if any."""
         if self._in_step is None or self._in_step.apart:
             return None
-        share = self._shares.of_draws(like)
+        share, doubtful = self._shares.drawn_for(like)
         if not _is_part(share) or orders_data():
             return None
         rows = self._of_loops_batch(shape, like, name, share) if len(shape) else None
+        counts = (share.count, *(each.count for each in self._shares.newest()))
+        if doubtful and (rows is not None or (len(shape) and shape[0] in counts)):
+            self._say_of_loop(_OF_ONE, name)
         alike = rows is None and share.count > 1 and not self._modes.parameters(shape)
         if alike and self._sites.times(self._shares.handed_out) == share.count:
             self._say_of_loop(_OF_EACH, name)

@@ -12,7 +12,7 @@ import torch
 from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
 from dream.adapters.pytorch.loss.samples.taken import takes_one
-from dream.adapters.pytorch.randomness.rows import Rows
+from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.adapters.pytorch.randomness.sites import states, worked_out_of_a_length
 
 CUTS = {"__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "vsplit"}
@@ -49,7 +49,7 @@ class Cuts:
             x = args[0]
             if isinstance(of, ChosenRows) and x.untyped_storage().nbytes() > x.nbytes:
                 self.tell(of.cut)
-            elif name == "__setitem__" and isinstance(of, OfRows):
+            elif name == "__setitem__" and isinstance(of, OfRows) and not _is_itself(args):
                 if type(args[1]) is int and not of.place.dim and states(abs(args[1])):
                     self.tell("a number")  # that is written there: a loop over rows has others
                 given, some = "__getitem__", x.detach()[args[1]]
@@ -85,11 +85,22 @@ def parts_of_rows(
         return None
     if all(size % of.n == 0 for size in sizes) and by.step in (None, 1):
         return [replace(of, place=replace(of.place, each=size // of.n)) for size in sizes]
+    if by.step == of.place.each > 1 and sizes == [of.n] and not of.place.copies:
+        return [replace(of, place=Place(dim))]  # one row of each sample
     even = rows.count * rows.cut.step == rows.total and by.step in (None, 1)
     parts = args[1] if name in _BY_PARTS and isinstance(args[1], int) else 2
     even &= all(size * parts == x.shape[dim] for size in sizes)
     same = even and (name in _BY_PARTS or worked_out_of_a_length())
     return [ChosenRows(size, cut="" if same else name) for size in sizes]
+
+
+def _is_itself(args: Any) -> bool:
+    """Whether rows are written where they lie, as by `y[0] = y[0]`."""
+    x, by, given = args
+    if not isinstance(given, torch.Tensor) or given.data_ptr() == 0:
+        return False
+    there = x.detach()[by]
+    return bool(given.data_ptr() == there.data_ptr() and given.shape == there.shape)
 
 
 def _slice_along(args: Any, dim: int) -> slice | None:

@@ -4,7 +4,8 @@ called on them all at once takes each by itself."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
+from weakref import ref
 
 import torch
 
@@ -15,8 +16,11 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     leaves_of,
 )
+from dream.adapters.pytorch.loss.private import viewed
 from dream.adapters.pytorch.randomness.rows import Place
 
+_TAKES = {"__getitem__", "index_select"}
+_WRITES = {"__setitem__", "copy_"}
 _JOINS = {"cat", "concat", "concatenate", "vstack", "row_stack"}
 
 
@@ -52,6 +56,73 @@ def _parts(
             return ()
         return [(n, 1)] * place.each if place.copies else [(n, place.each)]
     return [(1, len(x))] if origin is None and of_batch([x]) else ()
+
+
+def laid_by(
+    name: str,
+    args: Any,
+    given: Mapping[str, Any],
+    leaves: Sequence[Any],
+    origins: Mapping[int, Origin],
+    of_batch: Callable[[list[torch.Tensor]], bool],
+) -> Origin | None:
+    """How rows lie that a function has joined, or has taken several times; None where neither."""
+    joined = joined_by(name, args, given, origins, of_batch)
+    return joined or repeated_by(name, leaves, origins.get(id(leaves[0])))
+
+
+def repeated_by(name: str, leaves: Sequence[Any], of: Origin | None) -> OfRows | None:
+    """All rows that a function has taken several times by their numbers, view after view or each
+    sample's together; None where it has taken others."""
+    if name not in _TAKES or len(leaves) != 2 or not isinstance(of, OfRows):
+        return None
+    numbers, n = leaves[1], of.n
+    if of.place != Place(0) or numbers.dim() != 1 or numbers.dtype != torch.int64:
+        return None
+    times, rest = divmod(len(numbers), n)
+    if rest or times < 2:
+        return None
+    found, rows = numbers.cpu(), torch.arange(n)
+    if torch.equal(found, rows.repeat(times)):
+        return OfRows(n, Place(0, times, copies=True))
+    return OfRows(n, Place(0, times)) if torch.equal(found, rows.repeat_interleave(times)) else None
+
+
+@final
+class Written:
+    """Tensors that rows of a batch are written into, part by part, until they are full."""
+
+    def __init__(self) -> None:
+        self._into: dict[int, tuple[ref[torch.Tensor], set[tuple[int, int]]]] = {}
+
+    def forget(self) -> None:
+        self._into.clear()
+
+    def by(
+        self, name: str, args: Any, leaves: Sequence[Any], origins: Mapping[int, Origin]
+    ) -> tuple[torch.Tensor, OfRows] | None:
+        """A tensor that has views of a batch, or several rows of each sample, now that this was
+        written; None where it is not full."""
+        of = origins.get(id(leaves[-1])) if name in _WRITES and len(leaves) == 2 else None
+        if not isinstance(of, OfRows) or of.place != Place(0) or id(leaves[0]) in origins:
+            return None
+        part = leaves[0].detach()[args[1]] if name == "__setitem__" else leaves[0]
+        whole: torch.Tensor | None = leaves[0] if name == "__setitem__" else viewed(leaves[0])
+        if whole is None or not whole.dim():
+            return None
+        times, rest = divmod(len(whole), of.n)
+        if rest or times < 2 or part.shape != (of.n, *whole.shape[1:]) or not whole.stride(0):
+            return None
+        begin, step = part.storage_offset() - whole.storage_offset(), whole.stride(0)
+        held, parts = self._into.get(id(whole), (None, set[tuple[int, int]]()))
+        if held is None or held() is not whole:
+            held, parts = ref(whole), set()
+            self._into[id(whole)] = held, parts
+        parts.add((begin // step, part.stride(0) // step))
+        if parts == {(at * of.n, 1) for at in range(times)}:
+            return whole, OfRows(of.n, Place(0, times, copies=True))
+        together = parts == {(at, times) for at in range(times)}
+        return (whole, OfRows(of.n, Place(0, times))) if together else None
 
 
 def batches_of(

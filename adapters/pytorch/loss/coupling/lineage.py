@@ -25,7 +25,7 @@ from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
 from dream.adapters.pytorch.loss.coupling.apart import note_number
 from dream.adapters.pytorch.loss.coupling.beneath import Beneath
 from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
-from dream.adapters.pytorch.loss.coupling.joined import batches_of, joined_by
+from dream.adapters.pytorch.loss.coupling.joined import Written, batches_of, laid_by
 from dream.adapters.pytorch.loss.coupling.kept import KeptRows
 from dream.adapters.pytorch.loss.coupling.numbers import NumbersMet
 from dream.adapters.pytorch.loss.coupling.origins import (
@@ -53,6 +53,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     takes_one_row,
     takes_rows,
     tensors_of,
+    too_large,
     try_halves,
 )
 from dream.adapters.pytorch.randomness.current import current, same, state
@@ -71,10 +72,6 @@ _NO_BATCH = -1
 """Rows of the share that a loop holds between two passes."""
 _PASSES = 3
 """Passes after which it is followed what is made until the next; longer only where it is used."""
-_LARGE = 1 << 22
-"""Elements of a tensor that is taken for made row by row: half of it once more may be too much."""
-_ROUNDED = {torch.float16, torch.bfloat16}
-"""Which half of the rows may be rounded otherwise in."""
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
 
@@ -97,6 +94,7 @@ class Lineage(Beneath):
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
         self.kept, self._cuts, self._numbers = KeptRows(), Cuts(), NumbersMet()
+        self._written = Written()
 
     def begin(self, batch: object, share: Share) -> None:
         """A loader hands out a batch to train on."""
@@ -155,6 +153,7 @@ class Lineage(Beneath):
         self._calls, self._inside = 0, None
         self.kept.end()
         self._numbers.forget()
+        self._written.forget()
         self._origins.clear()
         self._inputs.clear()
         self._turned.clear()
@@ -299,8 +298,10 @@ class Lineage(Beneath):
             outs = [*outs, *leaves[:1]]
             self._cuts.tell_written(name, args, origins.get(id(leaves[0])), self._rows)
             self._meet(name, outs, leaves, origins)
+            if full := self._written.by(name, args, leaves, origins):
+                self._put(*full)
         elif not self._meet(name, outs, leaves, origins) and outs:
-            if joined := joined_by(name, args, given, origins, self.kept.has):
+            if joined := laid_by(name, args, given, leaves, origins, self.kept.has):
                 self._put(outs[0], joined)
                 return made
             of = (each for each in origins.values() if isinstance(each, OfRows))
@@ -310,7 +311,7 @@ class Lineage(Beneath):
             if name in CUTS and self._cut(name, args, leaves, origins, outs):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
-                large = any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in (*leaves, *outs))
+                large = too_large([*leaves, *outs])
                 others = has_others(leaves, origins, self._rows.count)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
                 never = drawn or large or unsure or not_tried(name, args, rows.n)

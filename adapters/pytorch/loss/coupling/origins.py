@@ -116,6 +116,8 @@ LEAVE = {"numpy", "tolist", "__array__", "__dlpack__"}
 """What hands values to others than torch."""
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None),
            torch.dtype, torch.device}  # fmt: skip
+_LARGE, _ROUNDED = 1 << 22, {torch.float16, torch.bfloat16}
+"""Elements of a tensor that is taken for made row by row, and types of such."""
 _DEEP, _OBJECTS = 4, 64
 """How deep in objects of a batch, and in how many, tensors are looked for."""
 
@@ -364,6 +366,11 @@ def place_of(x: torch.Tensor, rows: Rows) -> Place | None:
 def not_tried(name: str, args: Any, n: int) -> bool:
     """Whether half of a tensor's rows tells nothing of this function."""
     return name in LEFT_OUT or name in _ITSELF or is_in_place(name) or lays_out(name, args, n)
+
+
+def too_large(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether half of these once more may be too much, or rounded otherwise."""
+    return any(x.numel() > _LARGE or x.dtype in _ROUNDED for x in tensors)
 
 
 def has_others(leaves: Sequence[Any], known: Container[int], n: int) -> bool:

@@ -383,6 +383,26 @@ def rows_written_where_they_are() -> Trained:
     return loop(mlp(), loss)
 
 
+def rows_written_where_they_lie() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        b[1][0] = b[1][0]
+        return F.cross_entropy(m(b[0]), b[1])
+
+    return loop(mlp(), loss)
+
+
+def views_that_lie_by_turns() -> Trained:
+    """Written into an empty tensor, and taken apart again."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        both = torch.empty(2 * len(b[0]), *b[0].shape[1:])
+        both[::2], both[1::2] = b[0], b[0].flip(-1)
+        out = m(both)
+        return F.cross_entropy(out[::2], b[1]) + out[1::2].square().mean()
+
+    return loop(mlp(), loss)
+
+
 CUT = {
     each.__name__: each
     for each in (
@@ -419,5 +439,7 @@ APART = {
         views_taken_apart,
         padding_left_out_by_its_places,
         rows_written_where_they_are,
+        rows_written_where_they_lie,
+        views_that_lie_by_turns,
     )
 }

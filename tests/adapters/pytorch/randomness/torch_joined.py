@@ -115,6 +115,26 @@ def chained(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(model[1](model[0](torch.cat([x, x.flip(1)]))), torch.cat([y, y]))
 
 
+def written(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """View after view, into an empty tensor."""
+    made, n = torch.empty(2 * len(a), 12), len(a)
+    made[:n] = a
+    made[n:].copy_(b)
+    return made
+
+
+def written_by_turns(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A sample's views beside each other."""
+    made = x.new_zeros(2 * len(x), 12)
+    made[::2], made[1::2] = x, x.flip(1)
+    return F.cross_entropy(model(made), y.repeat_interleave(2))
+
+
+def taken_by_turns(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    numbers = torch.arange(len(x)).repeat_interleave(2)
+    return F.cross_entropy(model(x[numbers]), y[numbers])
+
+
 FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
     "cat": (net, views(lambda a, b: torch.cat([a, b]))),
     "vstack": (net, views(lambda a, b: torch.vstack((a, b, a * 2)))),
@@ -124,6 +144,11 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
     "expand": (net, views(lambda a, _: a.expand(2, -1, -1).reshape(-1, 12))),
     "expand_of_all": (net, views(lambda a, _: a[None].expand(2, -1, -1).reshape(-1, 12))),
     "repeat_of_all": (net, views(lambda a, _: a.unsqueeze(0).repeat(2, 1, 1).view(-1, 12))),
+    "by_number": (net, views(lambda a, _: a[torch.arange(len(a)).repeat(2)])),
+    "selected": (net, views(lambda a, _: a.index_select(0, torch.arange(len(a)).repeat(3)))),
+    "by_turns": (net, taken_by_turns),
+    "written": (net, views(written)),
+    "written_by_turns": (net, written_by_turns),
     "noisy": (net, noisy),
     "noisy_by_shape": (net, noisy_by_shape),
     "side_by_side": (net, side_by_side),

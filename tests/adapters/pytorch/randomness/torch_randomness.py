@@ -244,6 +244,30 @@ def zipped(block: Any = nullcontext) -> np.ndarray:
     return flat(model)
 
 
+def two_loaders(block: Any = nullcontext) -> np.ndarray:
+    """One batch taken inside the loop over another loader, by an iterator that is kept and by new
+    ones; noise for what is made of each, by its shape and for what a model gives of it."""
+    torch.manual_seed(2)
+    with block():
+        model = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        one, two, three = (DataLoader(data(), size, shuffle=True) for size in (BATCH, BATCH, 5))
+        kept = iter(two)
+        for _ in range(2):
+            for x, y in one:
+                (u, v), (w, _) = next(kept, None) or next(kept := iter(two)), next(iter(three))
+                x, u = F.normalize(x), F.normalize(u)
+                w = w + 0.1 * torch.randn(w.shape)
+                x, u = x + 0.1 * torch.randn_like(x), u + 0.1 * torch.randn_like(u)
+                made, other = model(x), model(u)
+                made = made + 0.1 * torch.randn_like(made)
+                loss = F.cross_entropy(made, y) + F.cross_entropy(other, v)
+                optimizer.zero_grad()
+                (loss + 0.1 * model(w).square().mean()).backward()
+                optimizer.step()
+    return flat(model)
+
+
 SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     **{kind: (lambda block=nullcontext, k=kind: train(k, block=block)) for kind in MODELS},
     "after_the_block": lambda block=nullcontext: train("dropout", late=True, block=block),
@@ -253,6 +277,7 @@ SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     "beside_the_calls": beside_the_calls,
     "by_name": by_name,
     "zipped": zipped,
+    "two_loaders": two_loaders,
 }
 
 
