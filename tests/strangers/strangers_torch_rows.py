@@ -165,7 +165,7 @@ ROWS: list[Row] = [
     ),
     Row("instance_norm_running"),
     Row("k_fold"),
-    Row("labelled_and_unlabelled"),
+    Row("labelled_and_unlabelled", logs="near the global one, the same on every rank", reason=NEAR),
     Row("lbfgs_batches", tolerance=6e-5, reason=CURVATURE + "; by 2e-5, alone, in halves"),
     Row(
         "lbfgs_closure",

@@ -24,7 +24,12 @@ from dream.adapters.pytorch.parallel.fsdp import private as fsdp
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
 Pair = namedtuple("Pair", "left right")
-PLACES = ("private.py", "loss/private.py", "parallel/fsdp/private.py")
+PLACES = (
+    "private.py",
+    "data/reading/private.py",
+    "loss/private.py",
+    "parallel/fsdp/private.py",
+)
 LEFT = {"parallel/parameter_server": 3, "tools": 35}
 """How often folders that are yet to come name private things. These numbers only shrink."""
 
