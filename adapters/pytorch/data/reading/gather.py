@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
-from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data import Subset, TensorDataset, dataset, default_collate
 
 from dream.adapters.pytorch.data.reading.private import tensors_are_stacked
 
-_NAMES = ("__getitem__", "__getitems__")
-_OWN = {kind: [vars(kind).get(name) for name in _NAMES] for kind in (TensorDataset, Subset)}
-"""How torch reads samples: a script may have put something else in their place."""
+_TORCHS = dataset.__file__
+"""Where torch says how samples are read: a script may have put something else in its place."""
 
 
 @final
@@ -22,30 +21,36 @@ class Gathered(list[torch.Tensor]):
     cut: slice | None = None
 
 
-def gathered(dataset: Any, indices: list[int], collate: Any) -> Gathered | None:
+def gathered(data: Any, indices: list[int], collate: Any) -> Gathered | None:
     """Return the batch of these samples; None where it has to be read sample by sample: of another
     data set than torch's own of tensors or a part of one, for a collate function of the script's,
     or by indices that torch has its own answer to."""
-    if collate is not default_collate or not _read_by_torch(dataset):
+    if collate is not default_collate or not _read_by_torch(data):
         return None
-    while type(dataset) is Subset:
-        if not _are_numbers(indices, len(dataset.indices)):
+    while type(data) is Subset:
+        if not _are_numbers(indices, len(data.indices)):
             return None
-        dataset, indices = dataset.dataset, [dataset.indices[index] for index in indices]
-    if type(dataset) is not TensorDataset or not all(map(_is_plain, dataset.tensors)):
+        data, indices = data.dataset, [data.indices[index] for index in indices]
+    if not all(map(_is_plain, data.tensors)) or not tensors_are_stacked():
         return None
-    if not _are_numbers(indices, len(dataset)) or not tensors_are_stacked():
+    if not _are_numbers(indices, len(data)):
         return None
-    rows = torch.tensor(indices)
-    return Gathered([tensor.index_select(0, rows) for tensor in dataset.tensors])
+    rows = torch.tensor(indices, device="cpu")  # a script may have another default
+    return Gathered([tensor.index_select(0, rows) for tensor in data.tensors])
 
 
-def _read_by_torch(dataset: Any) -> bool:
-    kind = type(dataset)
-    if kind is Subset and not _read_by_torch(dataset.dataset):
-        return False
-    own = _OWN.get(kind)
-    return own is not None and all(vars(kind).get(n) is x for n, x in zip(_NAMES, own, strict=True))
+def _read_by_torch(data: Any) -> bool:
+    kind = type(data)
+    if kind is Subset:
+        own = "__getitems__" not in vars(data) and _read_by_torch(data.dataset)
+        return own and _is_torchs(kind, "__getitem__") and _is_torchs(kind, "__getitems__")
+    own = kind is TensorDataset and not hasattr(data, "__getitems__")
+    return own and _is_torchs(kind, "__getitem__")
+
+
+def _is_torchs(kind: type, name: str) -> bool:
+    code = getattr(vars(kind).get(name), "__code__", None)
+    return code is not None and code.co_filename == _TORCHS
 
 
 def _are_numbers(indices: list[int], length: int) -> bool:
@@ -60,4 +65,5 @@ def _is_plain(tensor: Any) -> bool:
         and tensor.is_contiguous()
         and tensor.device.type == "cpu"
         and not tensor.requires_grad
+        and not tensor.is_quantized
     )

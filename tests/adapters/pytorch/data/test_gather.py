@@ -47,4 +47,10 @@ def test_what_a_script_reads_in_its_own_way_is_read() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, **_: batch)
         assert gathered(DATA, [0, 1], default_collate) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(default_collate_fn_map, tuple, lambda batch, **_: batch)
+        assert gathered(DATA, [0, 1], default_collate) is None
+    many = TensorDataset(X, Y)
+    vars(many)["__getitems__"] = list
+    assert gathered(many, [0, 1], default_collate) is None
     assert gathered(PART, [0, 1], default_collate) is not None
