@@ -49,7 +49,7 @@ class Cuts:
             x = args[0]
             if isinstance(of, ChosenRows) and x.untyped_storage().nbytes() > x.nbytes:
                 self.tell(of.cut)
-            elif name == "__setitem__" and isinstance(of, OfRows) and not _is_itself(args):
+            elif name == "__setitem__" and isinstance(of, OfRows):
                 if type(args[1]) is int and not of.place.dim and states(abs(args[1])):
                     self.tell("a number")  # that is written there: a loop over rows has others
                 given, some = "__getitem__", x.detach()[args[1]]
@@ -92,15 +92,6 @@ def parts_of_rows(
     even &= all(size * parts == x.shape[dim] for size in sizes)
     same = even and (name in _BY_PARTS or worked_out_of_a_length())
     return [ChosenRows(size, cut="" if same else name) for size in sizes]
-
-
-def _is_itself(args: Any) -> bool:
-    """Whether rows are written where they lie, as by `y[0] = y[0]`."""
-    x, by, given = args
-    if not isinstance(given, torch.Tensor) or given.data_ptr() == 0:
-        return False
-    there = x.detach()[by]
-    return bool(given.data_ptr() == there.data_ptr() and given.shape == there.shape)
 
 
 def _slice_along(args: Any, dim: int) -> slice | None:

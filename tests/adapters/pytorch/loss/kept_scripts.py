@@ -383,9 +383,9 @@ def rows_written_where_they_are() -> Trained:
     return loop(mlp(), loss)
 
 
-def rows_written_where_they_lie() -> Trained:
+def one_added_to_by_number() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
-        b[1][0] = b[1][0]
+        b[0][0] += 1.0
         return F.cross_entropy(m(b[0]), b[1])
 
     return loop(mlp(), loss)
@@ -408,7 +408,7 @@ CUT = {
     for each in (
         halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within,
         more_than_a_share, as_many_as_a_share, written_by_number, one_written_by_number,
-        doubled_where_they_lie,
+        one_added_to_by_number, doubled_where_they_lie,
     )
 }  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
@@ -439,7 +439,6 @@ APART = {
         views_taken_apart,
         padding_left_out_by_its_places,
         rows_written_where_they_are,
-        rows_written_where_they_lie,
         views_that_lie_by_turns,
     )
 }
