@@ -85,7 +85,8 @@ def parts_of_rows(
         return None
     if all(size % of.n == 0 for size in sizes) and by.step in (None, 1):
         return [replace(of, place=replace(of.place, each=size // of.n)) for size in sizes]
-    if by.step == of.place.each > 1 and sizes == [of.n] and not of.place.copies:
+    turns = by.step == of.place.each > 1 and by.stop is None and 0 <= (by.start or 0) < by.step
+    if turns and sizes == [of.n] and not of.place.copies:
         return [replace(of, place=Place(dim))]  # one row of each sample
     even = rows.count * rows.cut.step == rows.total and by.step in (None, 1)
     parts = args[1] if name in _BY_PARTS and isinstance(args[1], int) else 2
