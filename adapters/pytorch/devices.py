@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from ctypes import c_double, c_float, c_int64
 from typing import Any
 
 import torch
@@ -98,6 +99,33 @@ def make_room(parameters: Iterator[torch.Tensor]) -> None:
 def is_away(x: torch.Tensor) -> bool:
     """Whether to read a tensor's numbers has the host wait for a device."""
     return x.is_cuda
+
+
+_AS_C: dict[torch.dtype, Any] = {
+    torch.float32: c_float, torch.float64: c_double, torch.int64: c_int64
+}  # fmt: skip
+_item: Callable[[torch.Tensor], float] = torch.Tensor.item
+"""As it was before any block watched it: dream's reads are not the loop's."""
+
+
+def number_in(x: torch.Tensor) -> float:
+    """Return the number of a tensor of one element. On a CPU it is read where it lies: the first
+    operation after a backward pass costs a small model's step a hundredth, its code being out of
+    the processor's caches by then."""
+    kind = _AS_C.get(x.dtype)
+    if kind is None or type(x) is not torch.Tensor or not x.is_cpu:
+        return _item(x)
+    number: float = kind.from_address(x.data_ptr()).value
+    return number
+
+
+def put_number(x: torch.Tensor, number: float) -> None:
+    """Write it to a tensor of one element, which autograd does not notice. As `number_in`."""
+    kind = _AS_C.get(x.dtype)
+    if kind is None or type(x) is not torch.Tensor or not x.is_cpu:
+        x.data.fill_(number)
+    else:
+        kind.from_address(x.data_ptr()).value = number
 
 
 def share_cores(share: int, allowed: int) -> None:

@@ -46,7 +46,7 @@ def test_ranks_on_two_hosts_and_on_one_train_what_one_device_does(
             )  # fmt: skip
         started.on(first, *DREAM, "run", "-n", "2", str(SCRIPT), *words, env=env)
         said = netns.ends(started.processes, time.monotonic(), 500.0)
-    assert [one.code for one in said] == [0] * 3, said
+    assert [one.code for one in said] == [0] * 3, "\n".join(one.err for one in said)
     assert said[1].out == ""
     plain = alone([str(SCRIPT), *words], f"{words[0]}{',keras' * (words[0] != 'torch')}", ENV)
     for one in (said[0], said[2]):

@@ -46,7 +46,8 @@ def test_a_stopped_rank_ends_the_wait_and_is_named(
         for rank in (0, 2):
             assert three.ended(rank) not in (0, None)
             said = three.said(rank)
-            if "Desynchronized: Rank 1 did not come to " in said:
+            # one who is through the backward pass, of whose ring a part is enough, misses two
+            if re.search("Desynchronized: Rank(s 0,)? 1 did not come to ", said):
                 named.append(rank)
                 assert f"within {SECONDS} s" in said
                 assert "rank 1 is stopped" in said

@@ -37,7 +37,7 @@ from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.private import Starts
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
-from dream.adapters.pytorch.loss.reads import is_global, is_used_again, number_of, numbers_of
+from dream.adapters.pytorch.loss.reads import is_global, is_used_again, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
 from dream.adapters.pytorch.loss.samples.nothing import LentZero, has_graph, in_place_of
 from dream.adapters.pytorch.loss.samples.row_leaves import RowLeaves
@@ -244,7 +244,7 @@ class WeighedBackward:
             self._pass(run, [root], reading, message, [root], [recipe.start(root)], {}, None)
             return
         stamp = 0 if self.stamped is None or not completes else self.stamped.stamp()
-        value = number_of(root) * factor
+        value = devices.number_in(root) * factor
         numbers = (value, recipe.sent, recipe.counts, recipe.overtaken, stamp, stamp * stamp)
         starts, gradients = [root], [recipe.start(root)]
         sent = bearer.carry(numbers, root)
@@ -270,7 +270,7 @@ class WeighedBackward:
             return
         if self._among.world_size > 1:
             root._dream_global = True  # type: ignore[attr-defined]  # as `is_global` notes
-        root.data.fill_(means[VALUE])
+        devices.put_number(root, means[VALUE])
         if means[STAMP] ** 2 != means[SQUARE] and self.stamped is not None:
             self.stamped.hear(means[STAMP], means[SQUARE])
 

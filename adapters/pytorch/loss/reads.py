@@ -26,9 +26,8 @@ _OWN_SUMS = (
     'strategy.communicator.all_reduce(torch.tensor(own), op="sum"). So is a loss that is logged '
     "where another made of it went backward, as (loss / 4).backward(), or a part of one"
 )
-number_of: Callable[[torch.Tensor], float] = torch.Tensor.item
 numbers_of: Callable[[torch.Tensor], list[float]] = torch.Tensor.tolist
-"""As they were before any block watched them: at every step, dream's reads are not the loop's."""
+"""As it was before any block watched it: at every step, dream's reads are not the loop's."""
 
 _LIBRARIES = ("torch.", "dream.", "keras.", "wandb.", "mlflow.")
 _WEIGHS = {"len", "numel", "shape", "size", "update"}

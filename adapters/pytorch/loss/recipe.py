@@ -13,7 +13,6 @@ from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import CALL_AT, COUNTS, TrainingCall, call_at
 from dream.adapters.pytorch.loss.factors import Weighed
 from dream.adapters.pytorch.loss.reading import LossReading
-from dream.adapters.pytorch.loss.reads import number_of
 from dream.adapters.pytorch.loss.terms import Term
 from dream.adapters.pytorch.private import (
     SAVED_DIM,
@@ -110,7 +109,11 @@ class Recipe:
         if getattr(node, SAVED_HOW, None) != self._reduced[1]:
             return False
         total = getattr(node, SAVED_TOTAL, None)
-        return total is not None and not devices.is_away(total) and number_of(total) == self._count
+        return (
+            total is not None
+            and not devices.is_away(total)
+            and devices.number_in(total) == self._count
+        )
 
 
 def _way(node: Any, call: TrainingCall) -> list[_Step] | None:

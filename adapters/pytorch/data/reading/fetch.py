@@ -18,7 +18,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.pytorch.data.alike import numbers_of
 from dream.adapters.pytorch.data.reading.gather import Gathered, gathered
-from dream.adapters.pytorch.loss.reads import number_of
+from dream.adapters.pytorch.devices import number_in
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
 from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
@@ -88,7 +88,7 @@ class Fetch:
     def choose(self, batch: list[int], cut: slice) -> list[int] | None:
         """Choose what is read of a batch; None for this rank's samples alone, which `cut` are."""
         if self._last == _UNKNOWN:
-            self._last = int(number_of(self._found))
+            self._last = int(number_in(self._found))
         if self._last in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
         if self._last == _DRAWN_IN_WORKERS:
@@ -101,7 +101,7 @@ class Fetch:
 
     @property
     def unknown(self) -> bool:
-        return number_of(self._found) == _UNKNOWN
+        return number_in(self._found) == _UNKNOWN
 
     @property
     def reads_alone(self) -> bool:
