@@ -75,7 +75,7 @@ class WeighedBackward:
     ) -> None:
         self.reader = Reader(among, strict=strict)
         self.lineage = self.reader.lineage
-        self._among, self._updates = among, updates
+        self._among, self._updates, self._several = among, updates, among.world_size > 1
         self._calls: dict[Bearer, deque[TrainingCall]] = {}
         self.row_leaves = RowLeaves()
         self._lent, self._within = lent, within
@@ -90,8 +90,10 @@ class WeighedBackward:
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: as it seems, before the call's own."""
-        self._lent_zero.give_back()
-        call, given = TrainingCall.of(bearer, share, args, kwargs), (*args, *kwargs.values())
+        if self._lent_zero.lent is not None:
+            self._lent_zero.give_back()
+        given = (*args, *kwargs.values()) if kwargs else args
+        call = TrainingCall.of(bearer, share, given)
         if not self.reader.settled:
             call.keeps = True
             self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
@@ -222,7 +224,7 @@ class WeighedBackward:
     def _known(self, root: Any) -> tuple[Bearer, Recipe] | None:
         """The module that a loss came through, and what is known of such a loss; None where it is
         not one that was read before, of the one call that waits."""
-        if len(self._calls) != 1 or self.row_leaves or not self.script_hooks.idle:
+        if len(self._calls) != 1 or self.row_leaves.held or not self.script_hooks.idle:
             return None
         node: Any = getattr(root, "grad_fn", None)
         recipe = None if node is None else self._recipes.get(node.name())
@@ -268,7 +270,7 @@ class WeighedBackward:
         if means[EXTRA] or means[OVERTAKEN] or abs(means[PARTS] - recipe.counts) >= 1.0:
             self._finish([root], LossReading([bearer], recipe.terms, weighed), {})
             return
-        if self._among.world_size > 1:
+        if self._several:
             root._dream_global = True  # type: ignore[attr-defined]  # as `is_global` notes
         devices.put_number(root, means[VALUE])
         if means[STAMP] ** 2 != means[SQUARE] and self.stamped is not None:
@@ -381,7 +383,7 @@ class WeighedBackward:
         late: Factor = 1.0
         if not isinstance(message, torch.Tensor):
             self._hear(message, ends_in, near=near)
-        elif self._among.world_size > 1:
+        elif self._several:
             self.hear_late()  # of a pass within this one
             self._late.keep(message, ends_in, near=near)
         if weighed.late:

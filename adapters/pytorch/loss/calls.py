@@ -137,17 +137,17 @@ class TrainingCall:
         self.untraced: UntracedInput | None = None
 
     @classmethod
-    def of(
-        cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> TrainingCall:
-        leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
-        nodes = []
-        for x in leaves:
-            if isinstance(x, (list, tuple, dict)):
-                nodes += [each.grad_fn for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
-            elif isinstance(x, torch.Tensor):
-                nodes.append(x.grad_fn)
-        return cls(bearer, share, [node for node in nodes if node is not None])
+    def of(cls, bearer: Bearer, share: Share | None, given: Sequence[Any]) -> TrainingCall:
+        """given: what the module is called on."""
+        nodes: list[Any] = []
+        for x in given:
+            if isinstance(x, torch.Tensor):
+                if x.grad_fn is not None:
+                    nodes.append(x.grad_fn)
+            elif isinstance(x, (list, tuple, dict)):
+                tensors = (each for each in tree_leaves(x) if isinstance(each, torch.Tensor))
+                nodes += [each.grad_fn for each in tensors if each.grad_fn is not None]
+        return cls(bearer, share, nodes)
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""

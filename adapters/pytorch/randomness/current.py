@@ -146,7 +146,7 @@ class Current:
         self._aside: State | None = None
         self.forks = 0
         self._forked: State | None = None
-        self._expected: State | None = None
+        self.expected: State | None = None
         self._began: State = []
         self._stray = False
         self.memory = RowMemory()
@@ -252,8 +252,8 @@ class Current:
         own = None if self._aside is None else state()
         if self._aside is not None:
             set_state(self._aside)
-        elif self._expected is not None and not recomputing():
-            self._stray |= _has_drawn(self._expected)
+        elif self.expected is not None and not recomputing():
+            self._stray |= _has_drawn(self.expected)
         try:
             yield
         finally:
@@ -261,8 +261,8 @@ class Current:
             if own is not None:
                 self._aside = state()
                 set_state(own)
-            elif self._expected is not None and not recomputing():
-                self._expected = state()
+            elif self.expected is not None and not recomputing():
+                self.expected = state()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -277,30 +277,30 @@ class Current:
     @property
     def watches(self) -> bool:
         """Whether draws are watched."""
-        return self._expected is not None
+        return self.expected is not None
 
     def watch(self) -> None:
         """Notice draws that are not made `together`."""
-        self._began = self._expected = state()
+        self._began = self.expected = state()
         self._stray = False
 
     def pardon(self) -> None:
         """Whatever has been drawn is known, where draws are watched: reading data has, or a script
         has set the generators."""
-        if self._expected is not None:
-            self._expected = state()
+        if self.expected is not None:
+            self.expected = state()
 
     def drew(self) -> bool:
         """Whether anything at all has been drawn since the watch began; True where there is
         none."""
-        return self._expected is None or not same(self._began, state())
+        return self.expected is None or not same(self._began, state())
 
     def strayed(self) -> bool:
         """Whether there were any. Ends the watch."""
-        if self._expected is None:
+        if self.expected is None:
             return False
-        found = self._stray or _has_drawn(self._expected)
-        self._expected = None
+        found = self._stray or _has_drawn(self.expected)
+        self.expected = None
         return found
 
 

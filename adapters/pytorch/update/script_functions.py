@@ -47,7 +47,9 @@ class ScriptFunctions:
     @property
     def idle(self) -> bool:
         """Whether no pass needs to be looked at: there are none, and none runs."""
-        return not self._inside and not self._are_there()
+        if FunctionMeta.__init__ is not self._watch:  # in one piece: it is asked at every step
+            self._look()
+        return not (self._some or self._inside)
 
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward`, in which gradients are undone for the script's functions."""

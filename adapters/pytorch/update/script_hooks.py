@@ -142,7 +142,7 @@ class ScriptHooks:
     @property
     def idle(self) -> bool:
         """Whether a backward pass may run without them: there is nothing to do about any."""
-        return not self._waiting.wanted and self._functions.idle
+        return not (self._waiting.waiting and self._waiting.wanted) and self._functions.idle
 
     def around(self, run: Callable[..., None]) -> Callable[..., None]:
         """`torch.autograd.backward`, after which hooks on parameters run."""

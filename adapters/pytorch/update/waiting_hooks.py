@@ -22,13 +22,13 @@ class WaitingHooks:
 
     def __init__(self, *, accumulates: bool) -> None:
         self._accumulates = accumulates
-        self._waiting: dict[int, tuple[ref[torch.Tensor], list[ref[WaitingHook]]]] = {}
+        self.waiting: dict[int, tuple[ref[torch.Tensor], list[ref[WaitingHook]]]] = {}
         self._arrived: dict[int, None] | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether a backward pass is to be watched: there are hooks, and it is in no other."""
-        return bool(self._waiting) and self._arrived is None
+        return bool(self.waiting) and self._arrived is None
 
     def refuse_parts(self) -> None:
         if self._accumulates:
@@ -41,20 +41,20 @@ class WaitingHooks:
     def add(self, tensor: torch.Tensor, hook: Hook, *, after: bool) -> WaitingHook:
         """Make what stands for a hook."""
         waiting = WaitingHook(self, id(tensor), hook, after=after)
-        known = self._waiting.get(id(tensor))
+        known = self.waiting.get(id(tensor))
         if known is None or known[0]() is not tensor:  # one of before, that is gone
-            known = self._waiting[id(tensor)] = ref(tensor), []
+            known = self.waiting[id(tensor)] = ref(tensor), []
         known[1].append(ref(waiting))
         return waiting
 
     def move(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Have hooks wait for the gradient of a parameter that takes another's place; handles that
         the script has of them stay good."""
-        if id(old) not in self._waiting:
+        if id(old) not in self.waiting:
             return
         self.refuse_parts()
-        _, listed = self._waiting.pop(id(old))
-        self._waiting[id(new)] = ref(new), listed
+        _, listed = self.waiting.pop(id(old))
+        self.waiting[id(new)] = ref(new), listed
         for made in listed:
             if (each := made()) is not None:
                 each.key = id(new)
@@ -68,7 +68,7 @@ class WaitingHooks:
         whether there is one."""
         if self._arrived is None:
             return False
-        if key in self._waiting:
+        if key in self.waiting:
             self.refuse_parts()
             self._arrived[key] = None
         return True
@@ -89,17 +89,17 @@ class WaitingHooks:
     def _held(self) -> dict[int, torch.Tensor]:
         """What gradients there are already."""
         held = {}
-        for key, (reference, _) in [*self._waiting.items()]:
+        for key, (reference, _) in [*self.waiting.items()]:
             tensor = reference()
             if tensor is None:
-                del self._waiting[key]
+                del self.waiting[key]
             elif tensor.grad is not None:
                 held[key] = tensor.grad.clone()
         return held
 
     def _run(self, held: dict[int, torch.Tensor], arrived: dict[int, None]) -> None:
-        for key in {**arrived, **dict.fromkeys(self._waiting)}:
-            reference, listed = self._waiting[key]
+        for key in {**arrived, **dict.fromkeys(self.waiting)}:
+            reference, listed = self.waiting[key]
             tensor = reference()
             waiting = [each for made in listed if (each := made()) is not None]
             if tensor is None or not waiting:

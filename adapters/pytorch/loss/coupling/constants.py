@@ -257,23 +257,20 @@ class ConstantLooks:
     def __init__(self, among: Communicator, lineage: Lineage, apart: TermsApart) -> None:
         self._among, self._lineage, self._apart = among.unchecked(), lineage, apart
         self._left, self._again, self._told = _LOOKS, 0, False
+        self.over = False
         self._known: set[Any] = set()
         self._singles = Singles()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
-
-    @property
-    def over(self) -> bool:
-        return not self._left
 
     def again(self) -> None:
         """On every rank: some rank has met a loss of another structure."""
         self._again += 1
         if self._again <= _AGAIN:
-            self._left = _LOOKS
+            self._left, self.over = _LOOKS, False
 
     def once_more(self) -> None:
         """On every rank, after as many passes."""
-        self._left = _FEW
+        self._left, self.over = _FEW, False
 
     def at(
         self, roots: Sequence[torch.Tensor], terms: Sequence[Term], armed: Sequence[TrainingCall]
@@ -285,10 +282,11 @@ class ConstantLooks:
         key = (*(root.grad_fn.name() for root in roots if root.grad_fn), len(terms), parted)
         new = parted and key not in self._known
         self._known.add(key)
-        if not self._left:
+        if self.over:
             self._singles.settle(terms)
             return [], new and self._again < _AGAIN
         self._left -= 1
+        self.over = not self._left
         if not parted:
             return [], False
         rows = shares[0].count if all(each == shares[0] for each in shares) else 0

@@ -108,12 +108,16 @@ class UntracedCalls:
     def glance(self, share: Share, args: Sequence[object]) -> bool:
         """A model is called after the first steps. Returns whether that is on rows of a number that
         no share has, where nobody has compared."""
-        leaves = [x for x in args if isinstance(x, torch.Tensor)]
-        if self.off or share.parts == 1 or share.micros > 1 or not share.count or not leaves:
+        if self.off or share.parts == 1 or share.micros > 1 or not share.count:
             return False
-        for x in leaves:
-            if x.is_nested or share.count in x.shape[:2]:
-                return False
+        leaves = []
+        for x in args:
+            if isinstance(x, torch.Tensor):
+                if x.is_nested or share.count in x.shape[:2]:
+                    return False
+                leaves.append(x)
+        if not leaves:
+            return False
         alike = self._lineage.alike
         if alike is not None:
             place = alike.place_of(leaves, share.count)

@@ -80,18 +80,18 @@ class LentZero:
     loss's value until a model is called again."""
 
     def __init__(self) -> None:
-        self._lent: tuple[ref[torch.Tensor], torch.Tensor] | None = None
+        self.lent: tuple[ref[torch.Tensor], torch.Tensor] | None = None
 
     def lend(self, root: torch.Tensor) -> None:
         """A loss is to hold the global value. One that has another name too is kept; not one that
         is in a list, where a loop gathers its losses."""
         if sum(x is root for x in tensors_named(items=False)) > 1:
-            self._lent = ref(root), root.detach().clone()
+            self.lent = ref(root), root.detach().clone()
 
     def give_back(self) -> None:
         """A model is called: what was lent is 0 again."""
-        if self._lent is not None:
-            (held, value), self._lent = self._lent, None
+        if self.lent is not None:
+            (held, value), self.lent = self.lent, None
             if (root := held()) is not None:
                 root.data.copy_(value)
 

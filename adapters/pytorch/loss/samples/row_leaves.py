@@ -26,15 +26,12 @@ class RowLeaves:
     """Those that modules were called with, until their backward has come."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[ref[torch.Tensor], int]] = {}
+        self.held: dict[int, tuple[ref[torch.Tensor], int]] = {}
         self._first: dict[int, tuple[ref[torch.Tensor], Share]] = {}
         self._over = False
 
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
     def __contains__(self, x: object) -> bool:
-        held = self._held.get(id(x))
+        held = self.held.get(id(x))
         return held is not None and held[0]() is x
 
     def note(self, share: Share | None, args: Sequence[Any]) -> None:
@@ -53,7 +50,7 @@ class RowLeaves:
 
         @wraps(run)
         def backward(*args: Any, **kwargs: Any) -> None:
-            if not self._held:
+            if not self.held:
                 run(*args, **kwargs)
                 return
             with self._divided():
@@ -63,7 +60,7 @@ class RowLeaves:
 
     @contextmanager
     def _divided(self) -> Iterator[None]:
-        leaves = [(leaf(), parts) for leaf, parts in self._held.values()]
+        leaves = [(leaf(), parts) for leaf, parts in self.held.values()]
         handles = [
             leaf.register_hook(partial(_part, parts))
             for leaf, parts in leaves
@@ -79,11 +76,11 @@ class RowLeaves:
     def _note(self, share: Share, x: torch.Tensor) -> None:
         if self._over:
             self._over = False
-            self._held.clear()
+            self.held.clear()
         for leaf in [x] if x.grad_fn is None else leaves_of(x.grad_fn, calls=False):
             of_rows = leaf.dim() and leaf.shape[0] == share.count
             if of_rows and not isinstance(leaf, torch.nn.Parameter) and self._is_new(leaf, share):
-                self._held[id(leaf)] = ref(leaf), share.parts
+                self.held[id(leaf)] = ref(leaf), share.parts
 
     def _is_new(self, leaf: torch.Tensor, share: Share) -> bool:
         """Tell whether it was made for this batch: one that stays is trained, and happens to be as

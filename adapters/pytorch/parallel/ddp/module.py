@@ -68,6 +68,7 @@ class DdpModule(DistributedModule, Bearer):
     ) -> None:
         super().__init__(module, registry, inner)
         self._settings, self._backward = settings, backward
+        self._explicit = settings.once is not None or settings.fits
         self._ddp: DistributedDataParallel | None = None
         self._runner = DdpForward(self)
         set_hook(self._runner, None)  # it is made in the block, but is no user's
@@ -91,10 +92,8 @@ class DdpModule(DistributedModule, Bearer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.registry.training_call():
             return self._beside(args, kwargs)
-        if self._settings.once is not None:
-            raise refused_loop()
-        if self._settings.fits:
-            raise refused_loop_that_fits()
+        if self._explicit:
+            raise refused_loop_that_fits() if self._settings.once is None else refused_loop()
         if self.registry.training.scaling is not None:
             self.registry.training.scaling.loop_calls()
         share = self.registry.shares.of((*args, *kwargs.values()))
