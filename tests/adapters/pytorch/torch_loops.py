@@ -99,6 +99,17 @@ def few_samples_in_an_order() -> torch.Tensor:
     return weights(model)
 
 
+def frozen_after_the_call() -> torch.Tensor:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=0.1)
+    for number, (x, y) in enumerate(epochs(loader())):
+        outputs = model(x)
+        model[0].requires_grad_(number % 2 == 0)
+        descend(optimizer, F.cross_entropy(outputs, y))
+        model[0].requires_grad_(True)
+    return weights(model)
+
+
 def freezing_and_thawing() -> torch.Tensor:
     model = net()
     model[0].requires_grad_(False)
@@ -342,6 +353,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         loader_workers,
         few_samples_in_an_order,
         freezing_and_thawing,
+        frozen_after_the_call,
         head_replaced,
         grown_and_cast,
         heads_by_turns,

@@ -170,6 +170,10 @@ class DdpModule(DistributedModule, Bearer):
             self.late.reduce()
             if self.registry.updates is not None:
                 self.registry.updates.held.renote()
+        if False in map(_requires_grad, self.trained):
+            for parameter in self.trained:  # DDP adds 0 to those frozen since the call
+                if not parameter.requires_grad:
+                    _drop_zeros(parameter)
         if self._reducer is None or not self.completes or self._runner.buckets.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -182,8 +186,7 @@ class DdpModule(DistributedModule, Bearer):
         with self.backwards.completing(self.trained):
             run(unused, [_nothing(parameter, sparse) for parameter in unused])
         for parameter in bare:
-            if parameter.grad is not None and not parameter.grad.any():
-                parameter.grad = None
+            _drop_zeros(parameter)
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
@@ -375,6 +378,12 @@ class DdpModule(DistributedModule, Bearer):
         like = self.trained[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return LossMessage(torch.zeros(SIZE, dtype=dtype, device=like.device))
+
+
+def _drop_zeros(parameter: nn.Parameter) -> None:
+    """Have no gradient where it is 0."""
+    if parameter.grad is not None and not parameter.grad.any():
+        parameter.grad = None
 
 
 def _nothing(parameter: nn.Parameter, sparse: set[torch.Tensor]) -> torch.Tensor:
