@@ -16,7 +16,7 @@ from dream._errors import ConfigurationError
 from dream._log import logger
 from dream.adapters.keras import files, private
 from dream.adapters.keras.checkpoint import private as private_checkpoint
-from dream.adapters.keras.checkpoint.callback import Checkpoint, why_not_kept
+from dream.adapters.keras.checkpoint.callback import Checkpoint, figures_of, why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
 from dream.adapters.keras.consistency import set_metric_values, take_weights
 from dream.adapters.keras.data.resume import FIT_EPOCH, FitProgress
@@ -111,6 +111,20 @@ def of_rank(given: Any, rank: int) -> Any:
         if isinstance(writer, keras.callbacks.ModelCheckpoint):  # which scripts load from
             files.left_to_rank_0(writer.filepath, type(writer).__name__)
     return [c for c in listed(given) if not isinstance(c, _WRITERS)]
+
+
+def settle(given: Any, engine: Engine) -> None:
+    """Wait for rank 0's fit, and have the ModelCheckpoints that ran there alone come to the same on
+    every rank. given: a fit's callbacks, before `of_rank`."""
+    if isinstance(given, keras.callbacks.CallbackList):
+        given = None  # all ran
+    writers = [c for c in listed(given) if isinstance(c, keras.callbacks.ModelCheckpoint)]
+    if not writers:
+        engine.communicator.barrier()
+        return
+    said = engine.communicator.broadcast_object([figures_of(each) for each in writers])
+    for writer, figures in zip(writers, said, strict=False):
+        vars(writer).update(figures)
 
 
 def joined(given: Any, after: Sequence[Any], before: Sequence[Any] = ()) -> Any:

@@ -110,6 +110,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     progress.read_from(source, unordered if steps is None else f"steps_per_epoch={steps}")
     progress.ended = (lambda: engine.over) if _is_parted(source) else (lambda: False)
     progress.metrics = partial(consistency.metric_values, model)
+    users = given["callbacks"]
     _give(given, source, engine)
     given.update(class_weight=None, shuffle=False)
     given["callbacks"] = callbacks.for_fit(
@@ -123,7 +124,7 @@ def _fit(model: Any, state: FitState, given: Arguments, notice: Notice) -> Any:
     else:
         state.in_step.settle(model)
     if engine.several_processes:
-        engine.communicator.barrier()  # what rank 0 wrote is there for all to read
+        callbacks.settle(users, engine)  # what rank 0 wrote is there for all to read
     return history
 
 

@@ -93,11 +93,7 @@ class OtherCallbacks:
             counts[kind] += 1
 
     def remember(self) -> None:
-        self.kept = {
-            key: {name: getattr(each, name, None) for name in _names(each)}
-            for key, each in self._named.items()
-            if _names(each)
-        }
+        self.kept = {key: figures_of(each) for key, each in self._named.items() if _names(each)}
 
     def restore(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
         for key, each in self._named.items():
@@ -108,6 +104,11 @@ class OtherCallbacks:
             logger.info(
                 "%s starts over: a checkpoint does not save custom callbacks", ", ".join(own)
             )
+
+
+def figures_of(callback: Any) -> dict[str, Any]:
+    """Return what a callback of Keras's has come to, by the names of its attributes."""
+    return {name: getattr(callback, name, None) for name in _names(callback)}
 
 
 def _names(callback: Any) -> tuple[str, ...]:

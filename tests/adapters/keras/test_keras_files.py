@@ -28,3 +28,15 @@ def test_a_checkpoint_that_rank_0_alone_has_written_is_named(tmp_path: Path, bac
     assert first == "found"
     assert second.startswith("dream: ModelCheckpoint writes on rank 0 alone, and rank 1 finds no")
     assert "Give all ranks one folder" in second
+
+
+@pytest.mark.parametrize(
+    "backend", ["torch", pytest.param("tensorflow", marks=pytest.mark.exhaustive)]
+)
+def test_what_a_checkpoint_keeps_is_the_same_on_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """A script that goes by `best` does the same on all."""
+    monkeypatch.chdir(tmp_path)
+    for best, least in keras_launching.call(Cell(backend, 2), "keras_files", "best"):
+        assert best == least
