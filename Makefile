@@ -14,7 +14,8 @@ demo: horovod
 # Tests start a thousand processes: what Python compiles is kept for the next one.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Rooms of tests run two at a time, those that take longest first; each shows its output at its end.
+# Rooms of tests run three at a time (many wait rather than compute), those that take longest first;
+# each shows its output at its end.
 # The contract is one room a framework, so that a cell's ranks start once for all its laws; tests of
 # checkpoints are one, so that their ranks have one parent.
 LONGEST := contract-keras adapters/keras adapters/pytorch checkpoint adapters/tensorflow \
@@ -28,7 +29,7 @@ FOUND := $(filter-out $(NOT_ROOMS),$(wildcard tests/*/))
 FOUND += $(filter-out tests/tools/checkpoint/,$(wildcard tests/adapters/*/ tests/tools/*/))
 FOUND := $(patsubst %/,%,$(FOUND:tests/%=%)) contract-cells
 ROOMS := $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
-rooms = $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target \
+rooms = $(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target \
 	MARK="$(1)" $(ROOMS:%=room-%)
 
 test: horovod
