@@ -145,6 +145,10 @@ def connect_auto(place: Cluster, reduction: str) -> TorchWire:
 def start_group(place: Cluster, reduction: str) -> None:
     """Make torch's default process group, or take the one that the user's script has made."""
     stall.waits_inside(_WAITS)
+    # DDP imports it, and the defaults of its functions are the default group as it is by then: that
+    # would be held until the interpreter is taken down, while threads of it still want Python.
+    import torch.distributed.nn.functional
+
     if distributed.is_initialized():
         if distributed.get_world_size() != place.world_size:
             raise ConfigurationError(

@@ -54,6 +54,16 @@ def test_a_group_ends_before_the_interpreter_does(tmp_path, reduction):
     assert "gloo's: []" in _run(script)
 
 
+@pytest.mark.slow
+def test_a_group_ends_in_a_rank_that_was_not_forked(tmp_path):
+    """What DDP imports after the group was made held it as the default of its functions. A parent
+    that ranks are forked from has imported it before; nobody sees here that torch is wanted."""
+    script = tmp_path / "script.py"
+    unseen = "torch = __import__('importlib').import_module('torch')"
+    script.write_text(TRAINED.replace("REDUCTION", "gloo").replace("import torch", unseen))
+    assert "gloo's: []" in _run(script)
+
+
 def _run(script):
     done = subprocess.run(
         [sys.executable, *RUN, str(script)], capture_output=True, text=True, timeout=500
