@@ -24,12 +24,12 @@ def told():  # registered first, it runs last
     print("gloo's:", [name for name in names if "gloo" in name])
 
 atexit.register(told)
-import torch
+TORCH
 import dream
 
-model = torch.nn.Linear(4, 2)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
 with dream.strategy("mirrored", reduction="REDUCTION"):
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
 """
@@ -50,17 +50,18 @@ def test_a_group_ends_before_the_interpreter_does(tmp_path, reduction):
     """The module that a model's DDP is held the group until the interpreter let go of it: it then
     joined the group's threads with Python's lock in its hand, for which they may wait."""
     script = tmp_path / "script.py"
-    script.write_text(TRAINED.replace("REDUCTION", reduction))
+    script.write_text(TRAINED.replace("REDUCTION", reduction).replace("TORCH", "import torch"))
     assert "gloo's: []" in _run(script)
 
 
 @pytest.mark.slow
 def test_a_group_ends_in_a_rank_that_was_not_forked(tmp_path):
-    """What DDP imports after the group was made held it as the default of its functions. A parent
-    that ranks are forked from has imported it before; nobody sees here that torch is wanted."""
+    """What an optimizer, or DDP, imports after the group was made held it as the default of its
+    functions. A parent that ranks are forked from has imported it before; nobody sees here that
+    torch is wanted."""
     script = tmp_path / "script.py"
     unseen = "torch = __import__('importlib').import_module('torch')"
-    script.write_text(TRAINED.replace("REDUCTION", "gloo").replace("import torch", unseen))
+    script.write_text(TRAINED.replace("REDUCTION", "gloo").replace("TORCH", unseen))
     assert "gloo's: []" in _run(script)
 
 
