@@ -387,10 +387,10 @@ class Engine(ABC):
         del model
         return nullcontext([])
 
-    def drawing_part(self, rows: slice, total: int) -> AbstractContextManager[Any]:
+    def trying(self, model: Any, rows: slice, total: int) -> AbstractContextManager[Any]:
         """Surround a step that is tried on rows of a batch: the framework's own functions draw for
-        the whole, of which it uses its rows."""
-        del rows, total
+        the whole, of which it uses its rows. What it leaves in the framework's things is undone."""
+        del model, rows, total
         return nullcontext()
 
     @abstractmethod

@@ -18,7 +18,7 @@ from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.randomness.draws import drawn_by, once
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
-from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update import attributes, batch_norm
 
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
@@ -76,9 +76,10 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     note = partial(drawn.note, count)
     with ExitStack() as scopes:
         for scope in (
-            private.rehearsal(model), _plain_variables_kept(model), generators_kept(engine),
+            attributes.kept(model), private.rehearsal(model), _plain_variables_kept(model),
+            generators_kept(engine),
             drawn_by(OneRow(note)), batch_norm.standing_still(note),
-            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, kinds.ROWS),
+            losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)
         yield
