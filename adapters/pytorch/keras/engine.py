@@ -224,7 +224,11 @@ class TorchEngine(Engine):
     @contextmanager
     def trying(self, model: Any, rows: slice, total: int) -> Iterator[None]:
         drawn = Rows(rows, len(range(total)[rows]), total)
-        with torch_draws(drawn, RowMemory()), held.trying_a_step(), tensors_kept(_modules_of(model)):
+        with (
+            torch_draws(drawn, RowMemory()),
+            held.trying_a_step(),
+            tensors_kept(_modules_of(model)),
+        ):
             yield
 
     @contextmanager
