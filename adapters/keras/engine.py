@@ -370,7 +370,7 @@ class Engine(ABC):
         return
 
     def take_over(self, model: Any) -> None:
-        """Release a model that fit is about to train from whatever else has hold of it."""
+        """Release a model that fit, or a step of it, is to train from what else has hold of it."""
         return
 
     def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:

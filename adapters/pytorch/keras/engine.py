@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, final
+from weakref import WeakSet
 
 import keras
 import numpy as np
@@ -78,6 +79,7 @@ class TorchEngine(Engine):
         self._memory = RowMemory()
         if plan.options.get("shares") == "auto" and self.parts > 1:
             self._follow_speeds(EagerClock())
+        self._taken: WeakSet[Any] = WeakSet()
         self._values = 2.0  # of a channel, that statistics were last taken of
 
     @property
@@ -209,7 +211,11 @@ class TorchEngine(Engine):
         return self.registry is not None and averaged(self.registry, gradients, variables)
 
     def take_over(self, model: Any) -> None:
-        """A Keras model is a torch module too, which the block would hand to DDP."""
+        """A Keras model is a torch module too, which the block would hand to DDP: also where a
+        callback has called it since, at some step."""
+        if model in self._taken and not (self.registry and self.registry.roots):
+            return
+        self._taken.add(model)
         for part in _modules_of(model):
             held = hook_of(part)
             if isinstance(held, DistributedModule):
