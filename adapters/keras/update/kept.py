@@ -46,7 +46,7 @@ def kept(*tried: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for undo in undone:
+        for undo in reversed(undone):
             undo()
 
 
@@ -186,10 +186,9 @@ def _fill(value: Any, held: Any) -> None:
     now = dict(value) if isinstance(value, dict) else list(value)
     if len(now) == len(held) and all(_same(now, held, at) for at in _places(held)):
         return
-    kind = next(k for k in _CONTAINERS if isinstance(value, k))
+    kind: Any = next(k for k in _CONTAINERS if isinstance(value, k))
     kind.clear(value)
-    extend: Any = list.extend if kind is list else deque.extend if kind is deque else kind.update
-    extend(value, held)
+    (kind.extend if kind in (list, deque) else kind.update)(value, held)
 
 
 def _places(held: Any) -> Any:

@@ -73,6 +73,37 @@ def what_it_counts() -> list[Any]:
     return [*made.get_weights(), len(made.listed), made.named["steps"], made.anew, made.none]
 
 
+_DRAWN = random.Random()
+
+
+def _helped(x: Any) -> Any:
+    return x * _DRAWN.uniform(0.5, 1.5)
+
+
+@numbers
+def what_its_functions_go_by() -> list[Any]:
+    """Generators and a number of a layer's, a step's and a helper's globals and closures."""
+    _DRAWN.seed(5)
+    drawn, calls = np.random.default_rng(0), 0
+
+    class Scales(layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any, training: bool = False) -> Any:
+            return x * float(drawn.uniform(0.5, 1.5)) if training else x
+
+    def loss(model: Any, x: Any, y: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return _scaled(model, _helped(x), y, 1.0 + 0.1 * calls)
+
+    keras.utils.set_random_seed(3)
+    seen = keras.Input((WIDTH,))
+    made = OwnStep(seen, layers.Dense(1)(Scales()(seen)))
+    made.own_loss = loss
+    made.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    made.fit(*_data(), batch_size=BATCH, epochs=2, verbose=0)
+    return [*made.get_weights(), calls, drawn.uniform(), _DRAWN.random()]
+
+
 @numbers
 def an_iterator_of_its_own() -> list[Any]:
     """Of which a step takes something each time. What a trial would take cannot be put back."""
@@ -142,11 +173,17 @@ def a_loader_in_a_step() -> list[Any]:
     return list(made.get_weights())
 
 
+def _as_alone() -> None:
+    """Rank 0 has made the same models before: torch's own names of what they hold are by number."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+
+
 @numbers
 def loaders_beside_fit() -> list[Any]:
     """Predicted, read by a callback, and by a loop over a model in eval mode; beside another model,
     which trains."""
-    keras.utils.set_random_seed(3)
+    _as_alone()
     made, other = own(lambda *given: _scaled(*given, 1.0)), keras.layers.Dense(2)
     other.build((None, WIDTH))
     loader, seen = _loader(), []
@@ -165,7 +202,7 @@ def loaders_beside_fit() -> list[Any]:
 def a_model_called_between_steps() -> list[Any]:
     """By a callback of fit, and by a loop that trains on batches: gradients are on, which nobody
     asks for."""
-    keras.utils.set_random_seed(3)
+    _as_alone()
     made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
     made.compile(keras.optimizers.SGD(0.1), "mse")
     x, y = _data()
@@ -184,7 +221,7 @@ def a_model_called_between_steps() -> list[Any]:
 
 @numbers
 def an_evaluation_with_gradients() -> list[Any]:
-    keras.utils.set_random_seed(3)
+    _as_alone()
     made = own(lambda *given: _scaled(*given, 1.0))
     made.fit(_loader(), verbose=0)
     made.eval()

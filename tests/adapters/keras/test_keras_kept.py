@@ -13,7 +13,10 @@ from keras_launching import Cell, call
 pytestmark = pytest.mark.slow
 MODULE = "keras_kept"
 TORCH, FURTHER = CELLS[:1], [Cell("torch", 3)]
-ANY = ["generators_of_its_own", "what_it_counts", "an_iterator_of_its_own"]
+ANY = [
+    "generators_of_its_own", "what_it_counts", "an_iterator_of_its_own",
+    "what_its_functions_go_by",
+]  # fmt: skip
 OF_TORCH = ["tensors_and_generators_of_torch", "gradients_that_add_up", "a_loader_in_a_step"]
 LOADERS = [
     "loaders_beside_fit", "an_evaluation_with_gradients", "a_model_called_between_steps",
