@@ -370,7 +370,7 @@ class Engine(ABC):
         return
 
     def take_over(self, model: Any) -> None:
-        """Release a model that fit is about to train from whatever else has hold of it."""
+        """Release a model that fit, or a step of it, is to train from what else has hold of it."""
         return
 
     def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:
@@ -387,10 +387,10 @@ class Engine(ABC):
         del model
         return nullcontext([])
 
-    def drawing_part(self, rows: slice, total: int) -> AbstractContextManager[Any]:
+    def trying(self, model: Any, rows: slice, total: int) -> AbstractContextManager[Any]:
         """Surround a step that is tried on rows of a batch: the framework's own functions draw for
-        the whole, of which it uses its rows."""
-        del rows, total
+        the whole, of which it uses its rows. What it leaves in the framework's things is undone."""
+        del model, rows, total
         return nullcontext()
 
     @abstractmethod

@@ -81,7 +81,7 @@ class StepFigures:
         """Return what a function's one number for a batch is here, and what it weighs. metric:
         means those numbers. batch: what the function was given."""
         if metric not in _kinds:
-            with losses.tried_alone(self.engine):
+            with losses.tried_alone(self.engine, metric):
                 (kind,) = kinds.kinds_of(lambda _, *b: [private.figure_of(metric, *b)], batch)
             _kinds[metric] = kind
             if kind in _SAID:

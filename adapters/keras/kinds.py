@@ -123,10 +123,10 @@ def made_up(like: Any, classes: int, seed: int = 0) -> Any:
     return tree.map_structure(lambda x: _made_up(x, draw, classes), like)
 
 
-def uneven(batch: Any) -> Any:
+def uneven(batch: Any, size: float = 1000.0) -> Any:
     """Have the later rows of a batch be of another sign, and far larger: what is clipped, or left
-    out, by its size or its sign is seen to be."""
-    large = np.where(np.arange(ROWS) < max(CUTS), 1.0, -1000.0)
+    out, by its size or its sign is seen to be. size: how many times larger."""
+    large = np.where(np.arange(ROWS) < max(CUTS), 1.0, -size)
 
     def stretched(a: Any) -> Any:
         if a is None or a.dtype.kind != "f":

@@ -27,6 +27,7 @@ from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
 from dream.adapters.keras.randomness.draws import drawn_by, once
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.kept import kept
 
 
 class LossPlace(ABC):
@@ -142,16 +143,16 @@ class _Weighed:
         mask = self._mask_of(y_pred)
         if not self._keeps_nothing:
             self._keeps_nothing = True
-            with tried_alone(place.engine):
+            with tried_alone(place.engine, self._loss):
                 self._tell_kept(y_true, y_pred)
         if self._calls_itself or self._gives_number:
             if self._kind is None:
-                with tried_alone(place.engine):
+                with tried_alone(place.engine, self._loss):
                     self._kind = self._tried(y_true, y_pred, sample_weight)
             return place.as_sum(value) if self._kind == "sum" else value
         if not self._of_rows:
             self._of_rows = True
-            with tried_alone(place.engine):
+            with tried_alone(place.engine, self._loss):
                 self._tell_coupled(y_true, y_pred)
         reduction = self._loss.reduction
         if reduction == "sum":
@@ -259,10 +260,11 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
 
 
 @contextmanager
-def tried_alone(engine: Engine) -> Iterator[None]:
+def tried_alone(engine: Engine, tried: Any) -> Iterator[None]:
     """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch, no
-    variable changes."""
-    with engine.outside(), weighed(engine, None), drawn_by(None), keras.StatelessScope():
+    variable changes. tried: what has the function."""
+    alone = engine.outside(), weighed(engine, None), drawn_by(None), keras.StatelessScope()
+    with kept(tried), alone[0], alone[1], alone[2], alone[3]:
         yield
 
 
@@ -276,11 +278,11 @@ def _kinds_once(
     if count not in known:
 
         def tried(value: _Value | None) -> list[Kind]:
-            with tried_alone(engine), private.rehearsal(model, value):
+            with tried_alone(engine, model), private.rehearsal(model, value):
                 found = kinds_of(function(value, False), like)
             if len(found) != count:  # layers add others in training
                 with (
-                    tried_alone(engine), private.rehearsal(model, value),
+                    tried_alone(engine, model), private.rehearsal(model, value),
                     drawn_by(OneRow(lambda _: None)), batch_norm.standing_still(lambda _: None),
                 ):  # fmt: skip
                     found = kinds_of(_drawing_again(engine, function(value, True)), like)

@@ -23,6 +23,7 @@ from dream.adapters.keras.update import batch_norm, own_step
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
     """Train. element: a dealt one, alone or as x, or a batch that counts as an equal share."""
     batch, share = _opened(element, engine)
+    engine.take_over(model)
     if engine.knobs.accumulates:
         return _train_in_micros(model, engine, _begun(batch, share, engine), share)
     custom = type(model).train_step is not keras.Model.train_step

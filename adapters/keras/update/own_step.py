@@ -4,7 +4,7 @@ gradients and states as means over samples, metrics as sums."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -129,7 +129,14 @@ def _makes_figures(model: Any) -> bool:
 def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_step") -> None:
     """Say of figures that are no mean over samples, or hang on what metrics have seen before. Tried
     on uneven parts: of even ones a root of a mean is nearly the mean of their roots."""
-    found = _found(model, engine, batch, (), (), step, uneven=True)
+    found = next(
+        (
+            f
+            for f in (_found(model, engine, batch, (), (), step, size) for size in _SIZES)
+            if f is None or _are_finite(n for each in f for _, n in each.numbers)
+        ),
+        None,
+    )
     if found is None:
         return
     _note_numbers(model, engine, found, step)
@@ -192,27 +199,35 @@ def _adds_up_at_extremes(
     """Whether gradients of a batch that is far larger in its second part, where metrics have other
     values too, are what its parts' add up to: not where they are clipped, or left out, by their
     size. True where that cannot be found out."""
-    made_up = _stretched(trial.widened(kinds.made_up(batch, classes=2)))
+    even = trial.widened(kinds.made_up(batch, classes=2))
 
-    def take(rows: slice, metrics: float) -> list[Array]:
+    def take(made_up: Any, rows: slice, metrics: float) -> list[Array]:
         found: _Found = engine.apart(
             lambda: _of_rows(model, engine, made_up, rows, (), (), metrics)
         )
         return found.gradients
 
-    try:
-        found = [take(slice(None), 0.0), *(take(rows, 1.0) for rows in trial.PARTS)]
-    except Exception:
-        return True
-    known = all(np.isfinite(array).all() for arrays in found for array in arrays)
-    return not known or _add_up(found, model, parts, _AT_EXTREMES)
+    for size in _SIZES:
+        made_up = _stretched(even, size)
+        try:
+            found = [take(made_up, slice(None), 0.0)]
+            found += [take(made_up, rows, 1.0) for rows in trial.PARTS]
+        except Exception:
+            return True
+        if _are_finite(array for arrays in found for array in arrays):
+            return _add_up(found, model, parts, _AT_EXTREMES)
+    return True
 
 
-def _stretched(batch: Any) -> Any:
+def _are_finite(arrays: Iterable[Array]) -> bool:
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def _stretched(batch: Any, size: float) -> Any:
     """The same, uneven, but for its sample weights."""
     if not isinstance(batch, tuple):
-        return kinds.uneven(batch)
-    return (*kinds.uneven(batch[:2]), *batch[2:])
+        return kinds.uneven(batch, size)
+    return (*kinds.uneven(batch[:2], size), *batch[2:])
 
 
 def _check_sizes(model: Any, engine: Engine) -> None:
@@ -246,14 +261,13 @@ def _found(
     states: Sequence[Any],
     metrics: Sequence[Any],
     step: str = "train_step",
-    *,
-    uneven: bool = False,
+    size: float = 0.0,
 ) -> list[_Found] | None:
     """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
-    others before; None where the step takes no batch that is made up. uneven: one part is far
-    larger."""
+    others before; None where the step takes no batch that is made up. size: how many times larger
+    one part is, if it is to be."""
     even = trial.widened(kinds.made_up(batch, classes=2))
-    made_up = _stretched(even) if uneven else even
+    made_up = _stretched(even, size) if size else even
 
     def take(rows: slice, start: float | None = None) -> _Found:
         found: _Found = engine.apart(
@@ -270,6 +284,9 @@ def _found(
 _MEANS = trial.CUT / kinds.ROWS, 1 - trial.CUT / kinds.ROWS
 _SUMS = 1.0, 1.0
 """What two parts' values count for in the whole's."""
+_SIZES = 1000.0, 10.0
+"""How many times larger one part is made: the latter where a step comes to no number with the
+former, as an exponential does."""
 _AT_EXTREMES = 50.0
 """How much farther apart gradients may be at numbers of some thousands: the sum before a tanh may
 come to be near 0, and what is left of it hangs on the order in which a processor adds (2e-3)."""

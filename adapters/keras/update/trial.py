@@ -19,6 +19,7 @@ from dream.adapters.keras.randomness.draws import drawn_by, once
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.kept import kept
 
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
@@ -76,9 +77,10 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     note = partial(drawn.note, count)
     with ExitStack() as scopes:
         for scope in (
-            private.rehearsal(model), _plain_variables_kept(model), generators_kept(engine),
+            kept(model), private.rehearsal(model), _plain_variables_kept(model),
+            generators_kept(engine),
             drawn_by(OneRow(note)), batch_norm.standing_still(note),
-            losses.placed(_MeanOfRows(engine, count)), engine.drawing_part(rows, kinds.ROWS),
+            losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)
         yield
@@ -109,9 +111,9 @@ class _MeanOfRows(losses.LossPlace):
 def _plain_variables_kept(model: Any) -> Iterator[None]:
     """Inside, variables of the framework's own that layers hold may be assigned."""
     plain = consistency.plain_variables(model)
-    kept = [(v, np.array(ops.convert_to_numpy(v))) for v in plain]
+    values = [(v, np.array(ops.convert_to_numpy(v))) for v in plain]
     try:
         yield
     finally:
-        for variable, value in kept:
+        for variable, value in values:
             consistency.put(variable, value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self, final
 
@@ -19,7 +17,7 @@ from torch.utils.data import (
 )
 
 from dream._errors import Unsupported
-from dream._patches import value_set
+from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
 from dream.adapters.pytorch.data.modes import Modes
@@ -117,19 +115,6 @@ class ComparedIterator:
         return batch
 
 
-_left_alone: ContextVar[bool] = ContextVar("dream.loaders_left_alone", default=False)
-
-
-def leave_loaders_alone() -> AbstractContextManager[None]:
-    """Loaders that a library makes inside are its own business (Keras's fit makes one)."""
-    return value_set(_left_alone, True)
-
-
-def left_alone() -> bool:
-    """Whether loaders are a library's own business now."""
-    return _left_alone.get()
-
-
 @final
 class LoaderSharder:
     """Turns loaders into dealt ones: by replacing their batch sampler and class in place."""
@@ -168,7 +153,7 @@ class LoaderSharder:
 
     def made(self, loader: DataLoader[Any], given: Mapping[str, Any]) -> None:
         """Deal a loader that was made in the block. given: its constructor's arguments."""
-        if not _left_alone.get():
+        if not held.left_alone():
             self.deal(loader, own_order=_draws_for_itself(given))
 
     def deal(self, loader: DataLoader[Any], *, own_order: bool | None = None) -> None:
@@ -203,7 +188,7 @@ class LoaderSharder:
         if self._agreement is not None:
             digest = partial(digest_of_dataset, loader)
             order = Order(self._agreement, digest, loader.batch_size)
-        reads = Reads(self._modes.evaluate)
+        reads = Reads(self._evaluates)
         several = order is not None and self._communicator.world_size > 1
         dealt = DealtBatches(
             source, loader, self._communicator, self._divided, reads, order, self._micros,
@@ -228,13 +213,17 @@ class LoaderSharder:
         self._check(loader)
         parts = None
         if self._parted:
-            parts = PartedStream(self._communicator, loader, leave_loaders_alone)
+            parts = PartedStream(self._communicator, loader, held.leave_loaders_alone)
         stream = DealtStream(
             self._communicator, self._divided.now, loader, self._seed,
-            Reads(self._modes.evaluate), self._told_by, self._micros, parts,
+            Reads(self._evaluates), self._told_by, self._micros, parts,
         )  # fmt: skip
         mark(loader, stream)
         loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)
+
+    def _evaluates(self) -> bool:
+        """Whether a pass that begins now is none to train on."""
+        return held.evaluates() or self._modes.evaluate()
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -300,6 +289,7 @@ def _dealt_class(
         assert isinstance(dealt, DealtBatches)
         if self.batch_sampler is not dealt:
             return refuse_replaced(self)
+        held.check_read()
         with dealt.beginning() as begun, dealt.fetching(self, begun), current.reading():
             inner: Iterator[Any] = base.__iter__(self)  # with workers, it draws the order here
         if begun is None:
@@ -322,6 +312,7 @@ def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[A
     def iterate(self: Any) -> Iterator[Any]:
         stream = dealt_of(self)
         assert isinstance(stream, DealtStream)
+        held.check_read()
         if stream.reads.trains:
             modes.pass_begins()
         else:
@@ -371,10 +362,11 @@ class _DealtIterator:
         return self._pass.length
 
     def __next__(self) -> Any:
+        held.check_read()
         self._drawn.asked()
         self._pass.ask()
         thread = current.thread
-        held, thread.reads = thread.reads, True  # as in `current.reading`, at every step
+        before, thread.reads = thread.reads, True  # as in `current.reading`, at every step
         try:
             batch = next(self._inner)
         except StopIteration:
@@ -382,7 +374,7 @@ class _DealtIterator:
             self._pass.ended()
             raise
         finally:
-            thread.reads = held
+            thread.reads = before
             if current.watches:
                 current.pardon()
         share = self._pass.handed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 from torch import nn
@@ -97,4 +97,15 @@ class Modes:
         if not called:
             made = [*self._made]  # asking a model for its parameters may make some of its parts
             called = [m for m in made if next(m.parameters(recurse=False), None) is not None]
+            called = [*_less_those_held_twice(called)]
         return bool(called) and not any(module.training for module in called)
+
+
+def _less_those_held_twice(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """Leave out dicts whose parameters are in evaluated modules too: a Keras model, and each of its
+    layers, has one, and it does not pass `eval()` on to them."""
+    held = {id(p) for m in modules if not m.training for p in m.parameters(recurse=False)}
+    for module in modules:
+        dicts = isinstance(module, nn.ParameterDict) and module.training
+        if not dicts or any(id(p) not in held for p in module.parameters(recurse=False)):
+            yield module

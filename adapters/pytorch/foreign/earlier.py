@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
-from dream.adapters.pytorch.data.loader import LoaderSharder, dealt_of, left_alone
+from dream.adapters.pytorch.data.held import left_alone
+from dream.adapters.pytorch.data.loader import LoaderSharder, dealt_of
 from dream.adapters.pytorch.module import Pending
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.base import Parallelism

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, final
+from weakref import WeakSet
 
 import keras
 import numpy as np
@@ -27,12 +28,13 @@ from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged
-from dream.adapters.pytorch.data.loader import leave_loaders_alone
+from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.keras import data, norms
 from dream.adapters.pytorch.keras.auto_recompute import MeasuringChooser
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
+from dream.adapters.pytorch.keras.kept import tensors_kept
 from dream.adapters.pytorch.keras.pace import EagerClock
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.private import version_of
@@ -77,6 +79,7 @@ class TorchEngine(Engine):
         self._memory = RowMemory()
         if plan.options.get("shares") == "auto" and self.parts > 1:
             self._follow_speeds(EagerClock())
+        self._taken: WeakSet[Any] = WeakSet()
         self._values = 2.0  # of a channel, that statistics were last taken of
 
     @property
@@ -190,10 +193,12 @@ class TorchEngine(Engine):
         return data.example(source)
 
     def looping(self) -> AbstractContextManager[Any]:
-        return leave_loaders_alone()
+        return held.leave_loaders_alone()
 
-    def stepping(self) -> AbstractContextManager[Any]:
-        return leave_gradients_alone()
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        with leave_gradients_alone(), held.taking_a_step():
+            yield
 
     def applying(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
@@ -206,7 +211,11 @@ class TorchEngine(Engine):
         return self.registry is not None and averaged(self.registry, gradients, variables)
 
     def take_over(self, model: Any) -> None:
-        """A Keras model is a torch module too, which the block would hand to DDP."""
+        """A Keras model is a torch module too, which the block would hand to DDP: also where a
+        callback has called it since, at some step."""
+        if model in self._taken and not (self.registry and self.registry.roots):
+            return
+        self._taken.add(model)
         for part in _modules_of(model):
             held = hook_of(part)
             if isinstance(held, DistributedModule):
@@ -218,8 +227,15 @@ class TorchEngine(Engine):
     def noting_draws(self, model: Any) -> AbstractContextManager[list[bool]]:
         return noting_draws(model)
 
-    def drawing_part(self, rows: slice, total: int) -> AbstractContextManager[Any]:
-        return torch_draws(Rows(rows, len(range(total)[rows]), total), RowMemory())
+    @contextmanager
+    def trying(self, model: Any, rows: slice, total: int) -> Iterator[None]:
+        drawn = Rows(rows, len(range(total)[rows]), total)
+        with (
+            torch_draws(drawn, RowMemory()),
+            held.trying_a_step(),
+            tensors_kept(_modules_of(model)),
+        ):
+            yield
 
     @contextmanager
     def drawing(self, share: BatchShare) -> Iterator[None]:

@@ -157,6 +157,15 @@ def smoothed_at(node: Any) -> bool:
     return bottoms[0] is _under(bottoms[1], over_classes) and bottoms[0].name().startswith("LogS")
 
 
+def hands_on(node: Any, name: str) -> bool:
+    """Whether what a number is made of, by one operand, is that number but for its scale: also of a
+    quotient that is 0 where its divisor is, as Keras's losses are."""
+    if name == "WhereBackward0":
+        condition = saved(node, "condition")
+        return isinstance(condition, torch.Tensor) and condition.numel() == 1
+    return name in PASS or name in SCALE
+
+
 def vanishes(node: Any) -> bool:
     """Whether what a node makes is something times 0, and so has no gradient."""
     for _ in range(_FEW):

@@ -96,11 +96,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Divisor:
-    """A constant that a term is divided by, the node that is divided, and the one that divides."""
+    """A constant that a term is divided by, the node that is divided, and the one that divides.
+    guarded: whether it may be 0, as a count may."""
 
     by: torch.Tensor | float
     of: Any
     at: Any
+    guarded: bool = False
 
 
 def terms_of(
@@ -176,6 +178,7 @@ class _Reader:
     ) -> None:
         """Follow a number to the reductions that it is a sum of. top: where this term's gradient
         comes in. call: whose output it is. divisors: constants on the way."""
+        above = ""
         while True:
             name = node.name()
             metadata = node.metadata
@@ -200,12 +203,13 @@ class _Reader:
                     break
                 node, plain = rest, False
                 continue
-            if len(after) != 1 or (name not in graph.PASS and name not in graph.SCALE):
+            if len(after) != 1 or not graph.hands_on(node, name):
                 break
             divisor = graph.divisor_at(node, name)
             if divisor is not None:
-                divisors = [*divisors, Divisor(divisor, after[0], node)]
-            node = after[0]
+                guarded = above == "WhereBackward0"
+                divisors = [*divisors, Divisor(divisor, after[0], node, guarded)]
+            node, above = after[0], name
         self.terms.append(self._term(node, name, top, call, divisors, plain=plain))
 
     def _add_up(
@@ -369,8 +373,9 @@ class _Reader:
                 term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
                 if term.floor is None:  # what is held above a floor is a count
                     weights = partial(graph.weights_below, node)
+                    whole = any(each.guarded for each in tensors)
                     term.divided = SumDivisor(
-                        count, over, term.share, ragged=ragged, weights=weights
+                        count, over, term.share, ragged=ragged, whole=whole, weights=weights
                     )
             return
         if over.mean:

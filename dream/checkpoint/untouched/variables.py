@@ -351,7 +351,12 @@ def _own_modules() -> dict[str, Any]:
 
 def is_of_a_script(kind: type[Any]) -> bool:
     """Whether a class is neither Python's nor an installed package's."""
-    return kind.__module__ == "__main__" or _is_own(kind.__module__)
+    return is_a_scripts(kind.__module__)
+
+
+def is_a_scripts(module: str) -> bool:
+    """The same of a module, by its name."""
+    return module == "__main__" or _is_own(module)
 
 
 @cache

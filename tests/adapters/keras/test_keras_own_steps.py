@@ -42,6 +42,8 @@ QUIET = (
     "mean_error",
     "mean, tracked",
     "sum, tracked",
+    "overflowing",
+    "overflowing, tracked",
     "mean, tracked in tests",
     "sum, tracked in tests",
     "attends",

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.drawn import DrawnOrder
+from dream.adapters.pytorch.data.held import check_read
 from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares
@@ -287,6 +288,7 @@ class _StreamIterator:
         return self
 
     def __next__(self) -> Any:
+        check_read()
         if self._fresh:
             self._fresh = False
             with self._stream.drawing(self._pass):

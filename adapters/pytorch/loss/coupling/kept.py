@@ -117,8 +117,10 @@ class KeptRows:
         with suppress(Exception):  # a script never fails of being looked at
             kept = {x.untyped_storage().data_ptr() for x in leaves if x not in self._new}
             for x in outs:
-                if of_rows:
-                    self._made.add(x)
+                if of_rows and not (isinstance(x, torch.nn.Parameter) and is_in_place(name)):
+                    self._made.add(
+                        x
+                    )  # not a state, as of a norm, that every row after goes through
                 if x.untyped_storage().data_ptr() not in kept:
                     self._new.add(x)
                 kept_on = (each for each in leaves if of_rows and self._outlives(each))

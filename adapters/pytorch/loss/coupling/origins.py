@@ -18,7 +18,7 @@ from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 
-_PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data",
+_PARTS = ("pytorch.collectives", "pytorch.update", "pytorch.loss", "pytorch.data", "pytorch.keras",
           "shared_memory", "horovod")  # fmt: skip
 _OWN = ("dream.collectives", *(f"dream.adapters.{each}" for each in _PARTS))
 """Whose calls are dream's own, and not those of a script's function that dream calls."""
