@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.data.partition import Share
 
 if TYPE_CHECKING:
@@ -126,14 +127,16 @@ class TrainingCall:
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
     keeps: whether small outputs stay with their nodes: a graph keeps no targets that are subtracted
-    from them. returned: whether it has. untraced: what it was given, for the ranks to compare.
+    from them. returned: whether it has. several: whether it is on batches of several sizes, so that
+    a mean need not be over its share's samples. untraced: what it was given, for the ranks to
+    compare.
     """
 
-    __slots__ = ("bearer", "inputs", "keeps", "returned", "share", "untraced")
+    __slots__ = ("bearer", "inputs", "keeps", "returned", "several", "share", "untraced")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
-        self.keeps = self.returned = False
+        self.keeps = self.returned = self.several = False
         self.untraced: UntracedInput | None = None
 
     @classmethod
@@ -141,13 +144,15 @@ class TrainingCall:
         cls, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         leaves: Sequence[Any] = args if not kwargs else (*args, *kwargs.values())
-        nodes = []
+        given: list[torch.Tensor] = []
         for x in leaves:
             if isinstance(x, (list, tuple, dict)):
-                nodes += [each.grad_fn for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
+                given += [each for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
             elif isinstance(x, torch.Tensor):
-                nodes.append(x.grad_fn)
-        return cls(bearer, share, [node for node in nodes if node is not None])
+                given.append(x)
+        call = cls(bearer, share, [x.grad_fn for x in given if x.grad_fn is not None])
+        call.several = (joins.used or len(given) > 1) and joins.of_several(given)
+        return call
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""

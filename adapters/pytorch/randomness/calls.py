@@ -119,7 +119,7 @@ class CallDraws:
         patches.put(anew=True)
         self._opened = True
         joins.forget()
-        joins.share_of = self._shares.given_as
+        joins.share_of, joins.newest = self._shares.given_as, self._shares.newest
         if not self._local:
             current.outside = self._of_the_loop
             current.alike = self._drawn_alike
