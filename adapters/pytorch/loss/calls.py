@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.coupling.untraced import UntracedInput
 
 _SMALL = 1 << 16
+_NEAR = 4
+"""Nodes between two calls that are looked at for what the second is on."""
 CALL_AT, OUTPUT_AT = "dream.call", "dream.output"
 """Keys of a graph node's metadata, which lives as long as the node does."""
 
@@ -152,6 +154,7 @@ class TrainingCall:
                 given.append(x)
         call = cls(bearer, share, [x.grad_fn for x in given if x.grad_fn is not None])
         call.several = (joins.used or len(given) > 1) and joins.of_several(given)
+        call.several = call.several or (joins.used and any(map(_comes_of_several, call.inputs)))
         return call
 
     def mark(self, output: Any) -> None:
@@ -163,6 +166,18 @@ class TrainingCall:
                 node.metadata[CALL_AT] = self
                 if self.keeps and x.numel() <= _SMALL:
                     node.metadata[OUTPUT_AT] = x.detach()
+
+
+def _comes_of_several(node: Any) -> bool:
+    """Whether it is, or is taken of, what a call on batches of several sizes gave."""
+    for _ in range(_NEAR):
+        call = call_at(node)
+        if call is not None:
+            return call.several
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+        if node is None:
+            return False
+    return False
 
 
 def call_at(node: Any) -> TrainingCall | None:

@@ -271,7 +271,8 @@ class _Reader:
         term.share = shares[0]
         if any(each.total != shares[0].total for each in shares):  # alike on all ranks
             return self._not_understood(term, "several batches at once")
-        rows = rows_of(node, term.share.count)
+        several = any(each.several for each in calls)  # so that one row may be all of a batch's
+        rows = None if several else rows_of(node, term.share.count)
         if rows is not None and len(rows) > 1:
             return self._not_understood(term, "a loss of several rows")
         term.at, term.row = node, None if rows is None else min(rows)

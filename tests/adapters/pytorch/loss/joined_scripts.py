@@ -58,6 +58,15 @@ def noise_for_the_smaller() -> Trained:
     return loop(mlp(), loss, batch=6, epochs=3)
 
 
+def squeezed() -> Trained:
+    """Of a share of two rows, half is a number."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.mse_loss(m(b[0]).squeeze(), b[2])
+
+    return loop(mlp(1), loss, batch=5)
+
+
 class Likening(nn.Module):
     """Has each row be of all rows."""
 
@@ -82,6 +91,7 @@ TOGETHER = {
     "labels_of_its_own": labels_of_its_own,
     "domains_told_apart": domains_told_apart,
     "noise_for_the_smaller": noise_for_the_smaller,
+    "squeezed": squeezed,
 }
 LIKENED: dict[str, tuple[Callable[[], Trained], str]] = {
     "likenesses_of_both": (likenesses_of_both, "rows, by "),
