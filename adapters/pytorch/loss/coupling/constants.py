@@ -131,7 +131,8 @@ def _samples(node: Any, name: str, before: list[At], rows: int) -> tuple[At, At,
     if at == "one":
         return at, at, shape
     if not shape:
-        taken: At = "one" if takes_one(node, name) == at else "gone"
+        view = name in _VIEWS and at != "gone"  # of the only row of a share
+        taken: At = "one" if takes_one(node, name) == at else "unknown" if view else "gone"
         return taken, taken, shape
     if isinstance(at, int):
         at = _moved(node, name, at, shape, rows)
@@ -355,11 +356,8 @@ class ConstantLooks:
 
 
 def _of(constants: list[Constant], slot: int) -> str:
-    return (
-        f"a constant of the loss (in {constants[slot].name})"
-        if slot < len(constants)
-        else ("a constant of the loss")
-    )
+    where = f" (in {constants[slot].name})" if slot < len(constants) else ""
+    return f"a constant of the loss{where}"
 
 
 def _nodes(starts: Iterable[Any]) -> Iterable[Any]:
