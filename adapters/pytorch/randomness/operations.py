@@ -67,7 +67,8 @@ def _alike(own: Own, *args: Any, **kwargs: Any) -> Any:
     made = _alone(own, *args, **kwargs)
     if current.alike is not None and kwargs.get("out") is None:
         current.alike(made)
-        mark(made)
+        if torch.is_grad_enabled():  # tensors of an evaluation may count no versions
+            mark(made)
     return made
 
 

@@ -239,7 +239,7 @@ def last_of_one(*, again: bool = False, block: Any = nullcontext) -> np.ndarray:
         one, two = DataLoader(data(57), 10, shuffle=True), DataLoader(data(29), 10, shuffle=True)
         for at in range(3):
             for (x, y), (u, v) in zip(one, cycle(two) if again else two, strict=False):
-                hidden = body(torch.cat([x, u]))
+                hidden = body(torch.cat([x, u]) * 1.5)
                 first, second = head(hidden), head(hidden[: len(x)])
                 loss = F.cross_entropy(first[: len(x)], y) + F.cross_entropy(second, y)
                 if at:  # as many terms, of other lengths, as in the first passes
