@@ -129,7 +129,8 @@ def terms_of(
 class _Reader:
     def __init__(self, armed: list[TrainingCall], apart: TermsApart) -> None:
         self._armed, self._apart = armed, apart
-        self._look = Look(armed).below
+        self._looks = Look(armed)
+        self._look = self._looks.below
         self.terms: list[Term] = []
 
     def near(self, top: Any) -> Term | None:
@@ -276,6 +277,9 @@ class _Reader:
         if rows is not None and len(rows) > 1:
             return self._not_understood(term, "a loss of several rows")
         term.at, term.row = node, None if rows is None else min(rows)
+        mixed = "" if call is None and seen.calls else self._looks.mixes(node, call, chain)
+        if mixed:
+            return self._not_understood(term, mixed)
         if reduction is None or not below:
             if term.row is None:
                 return self._not_understood(term, name)
