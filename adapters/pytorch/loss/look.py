@@ -85,14 +85,14 @@ class Look:
             if not left:
                 break
             node = left.pop()
-            name = node.name()
+            name: str = node.name()
             after = graph.operands(node)
             if name in graph.LAYERS or not after:
                 continue
             along = graph.removed_by(node, name, shape_of(after[0]))
-            if along is not None and 0 in along and node not in skip:  # by no sizes: ranks differ
-                if is_of_layer(after[0], 0) and self.below(node, call, NEAR).data:
-                    return name
+            removes = 0 in (along or ()) and node not in skip  # by no sizes: ranks differ
+            if removes and is_of_layer(after[0], 0) and self.below(node, call, NEAR).data:
+                return name
             left += [each for each in after if each not in known]
             known.update(after)
         return ""
