@@ -125,7 +125,8 @@ class Factors:
                 term.noticed = term.noticed or (UNEVEN if key in self._even else "")
         else:
             self._even.add(key)
-            self._ragged |= any(_uneven(term) and not term.unknown for term in means)
+            known = (term for term in means if term.zeroed and not term.unknown)
+            self._ragged |= any(map(_uneven, known))
             overtaken |= self._ragged
         counted = [term for term in listed if term.kind == "count"]
         weighed = self._weighed(listed, counted, agreed.each or 1.0, fresh=fresh, cut=cut)
