@@ -11,12 +11,15 @@ import numpy as np
 import torch
 
 from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.data.partition import Share
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.coupling.untraced import UntracedInput
 
 _SMALL = 1 << 16
+_NEAR = 4
+"""Nodes between two calls that are looked at for what the second is on."""
 CALL_AT, OUTPUT_AT = "dream.call", "dream.output"
 """Keys of a graph node's metadata, which lives as long as the node does."""
 
@@ -126,28 +129,32 @@ class TrainingCall:
     bearer: None where outputs of all ranks were gathered. share: of the batch that its inputs were
     of; None for a whole one, which every rank has. inputs: the graph's nodes that they came from.
     keeps: whether small outputs stay with their nodes: a graph keeps no targets that are subtracted
-    from them. returned: whether it has. untraced: what it was given, for the ranks to compare.
+    from them. returned: whether it has. several: whether it is on batches of several sizes, so that
+    a mean need not be over its share's samples. untraced: what it was given, for the ranks to
+    compare.
     """
 
-    __slots__ = ("bearer", "inputs", "keeps", "returned", "share", "untraced")
+    __slots__ = ("bearer", "inputs", "keeps", "returned", "several", "share", "untraced")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
-        self.keeps = self.returned = False
+        self.keeps = self.returned = self.several = False
         self.untraced: UntracedInput | None = None
 
     @classmethod
     def of(cls, bearer: Bearer, share: Share | None, given: Sequence[Any]) -> TrainingCall:
         """given: what the module is called on."""
-        nodes: list[Any] = []
+        tensors: list[torch.Tensor] = []
         for x in given:
             if isinstance(x, torch.Tensor):
-                if x.grad_fn is not None:
-                    nodes.append(x.grad_fn)
+                tensors.append(x)
             elif isinstance(x, (list, tuple, dict)):
-                tensors = (each for each in tree_leaves(x) if isinstance(each, torch.Tensor))
-                nodes += [each.grad_fn for each in tensors if each.grad_fn is not None]
-        return cls(bearer, share, nodes)
+                tensors += [each for each in tree_leaves(x) if isinstance(each, torch.Tensor)]
+        call = cls(bearer, share, [x.grad_fn for x in tensors if x.grad_fn is not None])
+        if joins.used or len(tensors) > 1:
+            joined = joins.used and any(map(_comes_of_several, call.inputs))
+            call.several = joined or joins.of_several(tensors)
+        return call
 
     def mark(self, output: Any) -> None:
         """Leave the mark on what the call returned."""
@@ -158,6 +165,18 @@ class TrainingCall:
                 node.metadata[CALL_AT] = self
                 if self.keeps and x.numel() <= _SMALL:
                     node.metadata[OUTPUT_AT] = x.detach()
+
+
+def _comes_of_several(node: Any) -> bool:
+    """Whether it is, or is taken of, what a call on batches of several sizes gave."""
+    for _ in range(_NEAR):
+        call = call_at(node)
+        if call is not None:
+            return call.several
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+        if node is None:
+            return False
+    return False
 
 
 def call_at(node: Any) -> TrainingCall | None:

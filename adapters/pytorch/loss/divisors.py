@@ -30,6 +30,11 @@ LATE = (
     "loss was first seen, so the steps until now took it for a constant. Divide by a tensor, as "
     "mask.sum() without its item(), or say strategy.weigh(loss, count)"
 )
+UNEVEN = (
+    "a mean over rows that are not as many for each sample on every rank, as over a batch that was "
+    "joined to another: they are counted from now on, and the steps until now took it for a mean "
+    "over samples. Join batches right before the model is called, or call it on each"
+)
 UNLIKE = (
     "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
     "adds up: each rank's counts as its part of a count that adds up, so what was added to it, or "

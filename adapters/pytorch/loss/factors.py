@@ -12,7 +12,14 @@ import torch
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
-from dream.adapters.pytorch.loss.divisors import FIGURES, LATE, NO_DIVISOR, Floor, Verdict
+from dream.adapters.pytorch.loss.divisors import (
+    FIGURES,
+    LATE,
+    NO_DIVISOR,
+    UNEVEN,
+    Floor,
+    Verdict,
+)
 from dream.adapters.pytorch.loss.terms import Term
 from dream.collectives import Communicator
 from dream.data.partition import Share
@@ -70,7 +77,8 @@ class Factors:
         self._first = self.asks = True
         self._divided: tuple[str, ...] = ()
         self._unlike: set[tuple[str, ...]] = set()
-        self._empty = False
+        self._empty = self._ragged = False
+        self._even: set[tuple[str, ...]] = set()
         self._once = 1.0
 
     def weigh(
@@ -114,6 +122,12 @@ class Factors:
         if agreed.elements:
             for term in means:
                 term.kind, term.count = "count", float(term.numel)
+                term.noticed = term.noticed or (UNEVEN if key in self._even else "")
+        else:
+            self._even.add(key)
+            known = (term for term in means if term.zeroed and not term.unknown)
+            self._ragged |= any(map(_uneven, known))
+            overtaken |= self._ragged
         counted = [term for term in listed if term.kind == "count"]
         weighed = self._weighed(listed, counted, agreed.each or 1.0, fresh=fresh, cut=cut)
         weighed.overtaken = overtaken
@@ -230,7 +244,7 @@ class Factors:
         for term in (*means, *counted):
             rows = term.share.count if term.share is not None else 0
             if rows and term.kind == "mean":
-                ragged = max(ragged, float(term.numel % rows != 0))
+                ragged = max(ragged, float(self._ragged or _uneven(term) or _of_several(term)))
                 each = max(each, term.numel / rows)
             elif rows:
                 each = max(each, float(term.count or 0.0) / rows)
@@ -345,8 +359,18 @@ def _shape(term: Term) -> str:
     if term.divided is not None:
         return "divided"
     if term.kind == "mean" and term.numel >= 0:
-        return "elements"
+        return "of several" if _of_several(term) else "elements"
     return "count" if term.kind == "count" else ""
+
+
+def _of_several(term: Term) -> bool:
+    """Whether a mean may be over another batch than the one whose share is known."""
+    return any(call.several for call in term.calls)
+
+
+def _uneven(term: Term) -> bool:
+    """Whether a mean is over other things here than so many for each of a share's samples."""
+    return bool(term.share and term.share.count and term.numel % term.share.count)
 
 
 def _parts(term: Term) -> int:

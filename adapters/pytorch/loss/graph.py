@@ -41,6 +41,10 @@ PRODUCTS = {
     "MmBackward0", "AddmmBackward0", "BmmBackward0", "BaddbmmBackward0", "AddbmmBackward0",
     "MvBackward0", "AddmvBackward0", "DotBackward0", "ConvolutionBackward0", "MulBackward0",
 }  # fmt: skip
+LAYERS = PRODUCTS - {"MulBackward0", "DotBackward0", "MvBackward0"} | {
+    "EmbeddingBackward0", "NativeLayerNormBackward0",
+}  # fmt: skip
+"""Where a model that returns its loss has computed what its loss is made of."""
 OF_PARAMETERS = {
     LEAF, *ADD, *STACK, *PASS, *SUMS, *MEANS, *SCALE, "PowBackward0", "AbsBackward0",
     "SqrtBackward0", "NormBackward0", "NormBackward1", "LinalgVectorNormBackward0",

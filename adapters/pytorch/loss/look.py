@@ -10,7 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
-from dream.adapters.pytorch.loss.samples.taken import is_beside_rows
+from dream.adapters.pytorch.loss.samples.taken import is_beside_rows, is_of_layer
 from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48
@@ -75,6 +75,27 @@ class Look:
         if reduced and call is None and seen.calls and skip is not None:
             seen.couples = self._coupling(reduced, seen.calls)
         return seen
+
+    def mixes(self, start: Any, call: TrainingCall | None, skip: set[Any]) -> str:
+        """The operation that makes samples depend on each other in a number that was made inside a
+        model, as a load of experts, on the way down to layers; nothing where none does. call: whose
+        inside this is, if it is known. skip: what reduces the number itself."""
+        left, known = [start], {start}
+        for _ in range(NEAR):
+            if not left:
+                break
+            node = left.pop()
+            name: str = node.name()
+            after = graph.operands(node)
+            if name in graph.LAYERS or not after:
+                continue
+            along = graph.removed_by(node, name, shape_of(after[0]))
+            removes = 0 in (along or ()) and node not in skip  # by no sizes: ranks differ
+            if removes and is_of_layer(after[0], 0) and self.below(node, call, NEAR).data:
+                return name
+            left += [each for each in after if each not in known]
+            known.update(after)
+        return ""
 
     def _takes_data(self, node: Any, name: str) -> bool:
         """Whether something that is no parameter's comes in here: in a product, or with rows that

@@ -131,7 +131,8 @@ def terms_of(
 class _Reader:
     def __init__(self, armed: list[TrainingCall], apart: TermsApart) -> None:
         self._armed, self._apart = armed, apart
-        self._look = Look(armed).below
+        self._looks = Look(armed)
+        self._look = self._looks.below
         self.terms: list[Term] = []
 
     def near(self, top: Any) -> Term | None:
@@ -275,10 +276,14 @@ class _Reader:
         term.share = shares[0]
         if any(each.total != shares[0].total for each in shares):  # alike on all ranks
             return self._not_understood(term, "several batches at once")
-        rows = rows_of(node, term.share.count)
+        several = any(each.several for each in calls)  # so that one row may be all of a batch's
+        rows = None if several else rows_of(node, term.share.count)
         if rows is not None and len(rows) > 1:
             return self._not_understood(term, "a loss of several rows")
         term.at, term.row = node, None if rows is None else min(rows)
+        mixed = "" if call is None and seen.calls else self._looks.mixes(node, call, chain)
+        if mixed:
+            return self._not_understood(term, mixed)
         if reduction is None or not below:
             if term.row is None:
                 return self._not_understood(term, name)

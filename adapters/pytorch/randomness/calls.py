@@ -119,7 +119,7 @@ class CallDraws:
         patches.put(anew=True)
         self._opened = True
         joins.forget()
-        joins.share_of = self._shares.given_as
+        joins.share_of, joins.newest = self._shares.given_as, self._shares.newest
         if not self._local:
             current.outside = self._of_the_loop
             current.alike = self._drawn_alike
@@ -316,8 +316,9 @@ class CallDraws:
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         found = self._sites.of_batch(shape, share.count, doubtful=single or bool(parameters))
         if found is None and parameters:
-            found = self._sites.guess(shape)
-            self._say_doubtful(name, shape, taken_for_rows=found)
+            found = (drops := "dropout" in name) or self._sites.guess(shape)
+            if not drops:  # a parameter's own was told by its memory
+                self._say_doubtful(name, shape, taken_for_rows=found)
         if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)
         return Rows.of(share) if found else None

@@ -48,12 +48,14 @@ class Join(NamedTuple):
 
 @final
 class Joins:
-    """What was joined of late. share_of: that of a tensor which a loader gave. wanted: whether
+    """What was joined of late. share_of: that of a tensor which a loader gave. newest: those of the
+    batches that the loop has read last. wanted: whether
     anything is drawn for a batch's rows. used: whether anything was joined at all."""
 
     def __init__(self) -> None:
-        self.wanted = self.used = False
+        self.wanted = self.used = self._joins = False
         self.share_of: Callable[[torch.Tensor], Share | None] = lambda _: None
+        self.newest: Callable[[], Sequence[Share]] = tuple
         self._made: dict[int, tuple[ref[torch.Tensor], Join]] = {}
         self._sizes: dict[tuple[int, ...], Join] = {}
         self._given: dict[int, Rows | None] = {}
@@ -70,8 +72,8 @@ class Joins:
         self._views.clear()
         self._seen.clear()
         self._past.clear()
-        self.wanted = self.used = False
-        self.share_of = lambda _: None
+        self.wanted = self.used = self._joins = False
+        self.share_of, self.newest = lambda _: None, tuple
 
     def saw(self, x: torch.Tensor, count: int, views: int) -> None:
         """A model is called on so many views of `count` rows, as was seen by what comes of half of
@@ -98,7 +100,7 @@ class Joins:
         if (rows := current.rows) is not None:
             _note_within(rows, [len(x) for x in given], flat=flat)
             return
-        self.used = True
+        self.used = self._joins = True
         parts = [part for x in given for part in self._parts_of(x)]
         lengths, shares = zip(*parts, strict=True)
         memory = made.data_ptr() if turns else 0
@@ -128,6 +130,21 @@ class Joins:
             if shares:
                 return shares
         return []
+
+    def of_several(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a call on these has rows of batches of several sizes, be they joined or not: of
+        how many each is a rank's share need not show that. What a loop has made of those that it
+        joined is known by no name, so it may be any. The same on every rank."""
+        totals: set[int] = set()
+        unknown = 0
+        for x in given:
+            join = self._itself(x)
+            shares = (self.share_of(x),) if join is None else join.shares
+            totals.update(each.total for each in shares if each is not None and each.parts > 1)
+            unknown += sum(each is None for each in shares)
+        if unknown and (totals or unknown > 1 or self._joins):
+            totals.update(each.total for each in self.newest())
+        return len(totals) > 1
 
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
         """A call on these begins. rows: of the share that it is of; others: of the batches that the

@@ -19,6 +19,7 @@ from dream.adapters.pytorch.randomness.functions import DrawKind
 from dream.adapters.pytorch.randomness.joins import joining, joins, repeating
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
 from dream.adapters.pytorch.randomness.sites import of_parameters
+from dream.adapters.pytorch.update.same_numbers import mark
 
 Own = Callable[..., Any]
 
@@ -66,6 +67,8 @@ def _alike(own: Own, *args: Any, **kwargs: Any) -> Any:
     made = _alone(own, *args, **kwargs)
     if current.alike is not None and kwargs.get("out") is None:
         current.alike(made)
+        if torch.is_grad_enabled():  # tensors of an evaluation may count no versions
+            mark(made)
     return made
 
 

@@ -55,8 +55,6 @@ _VIEWS = {
     "SelectBackward0", "SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "ViewBackward0",
     "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0",
 }  # fmt: skip
-_LAYERS = graph.PRODUCTS - {*_SIDES} | {"EmbeddingBackward0", "NativeLayerNormBackward0"}
-"""Where a model that returns its loss has computed what its loss is made of."""
 
 
 @final
@@ -94,7 +92,7 @@ def constants_of(root: Any, share_rows: int, read: set[Any]) -> list[Constant]:
         call = call_at(node)
         called = call is not None
         inside = inside or (called and not shape)
-        if (called and shape) or name == graph.LEAF or (inside and name in _LAYERS):
+        if (called and shape) or name == graph.LEAF or (inside and name in graph.LAYERS):
             trained = name == graph.LEAF and isinstance(node.variable, torch.nn.Parameter)
             gathered = call is not None and call.share is None
             where[node] = "gone" if trained or gathered else _at(shape, share_rows)
@@ -131,7 +129,8 @@ def _samples(node: Any, name: str, before: list[At], rows: int) -> tuple[At, At,
     if at == "one":
         return at, at, shape
     if not shape:
-        taken: At = "one" if takes_one(node, name) == at else "gone"
+        view = name in _VIEWS and at != "gone"  # of the only row of a share
+        taken: At = "one" if takes_one(node, name) == at else "unknown" if view else "gone"
         return taken, taken, shape
     if isinstance(at, int):
         at = _moved(node, name, at, shape, rows)
@@ -353,11 +352,8 @@ class ConstantLooks:
 
 
 def _of(constants: list[Constant], slot: int) -> str:
-    return (
-        f"a constant of the loss (in {constants[slot].name})"
-        if slot < len(constants)
-        else ("a constant of the loss")
-    )
+    where = f" (in {constants[slot].name})" if slot < len(constants) else ""
+    return f"a constant of the loss{where}"
 
 
 def _nodes(starts: Iterable[Any]) -> Iterable[Any]:

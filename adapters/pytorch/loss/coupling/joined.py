@@ -17,6 +17,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     leaves_of,
 )
 from dream.adapters.pytorch.loss.private import viewed
+from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.rows import Place
 
 _TAKES = {"__getitem__", "index_select"}
@@ -37,9 +38,11 @@ def joined_by(
     dim = args[1] if len(args) > 1 else given.get("dim", given.get("axis", 0))
     if name not in _JOINS or dim != 0 or not args:
         return None
-    pieces = [_parts(x, origins.get(id(x)), of_batch) for x in leaves_of(args[0])]
+    leaves = leaves_of(args[0])
+    pieces = [_parts(x, origins.get(id(x)), of_batch) for x in leaves]
     known = [part for each in pieces for part in each]
-    if not all(pieces) or len({n for n, _ in known}) == 1:
+    kept = any(_is_kept(x) for x in leaves if id(x) not in origins)
+    if not all(pieces) or (len({n for n, _ in known}) == 1 and not kept):
         return None
     return JoinedRows(tuple(known))
 
@@ -55,7 +58,15 @@ def _parts(
         if place.dim:
             return ()
         return [(n, 1)] * place.each if place.copies else [(n, place.each)]
-    return [(1, len(x))] if origin is None and of_batch([x]) else ()
+    if origin is None and of_batch([x]):
+        return [(1, len(x))]
+    return [(len(x), 1)] if origin is None and _is_kept(x) else ()
+
+
+def _is_kept(x: torch.Tensor) -> bool:
+    """Whether it is of an earlier batch, as a loop over kept ones takes it again."""
+    share = joins.share_of(x)
+    return share is not None and share.parts > 1 and x.shape[:1] == (share.count,)
 
 
 def laid_by(

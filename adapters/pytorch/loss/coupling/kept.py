@@ -11,6 +11,7 @@ import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place, tensors_of
+from dream.adapters.pytorch.randomness.joins import joins
 
 _LARGE = 1 << 22
 """Elements of a batch whose rows are not looked into."""
@@ -135,9 +136,10 @@ class KeptRows:
 
     def _outlives(self, x: torch.Tensor) -> bool:
         """Whether earlier batches have left it, and it has no row for each of this one's, as a
-        codebook that follows them."""
+        codebook that follows them; and it is none of them, as a loop takes them again."""
         several = x in self._earlier and x.dim() and x.is_floating_point() and not x.requires_grad
-        return bool(several) and self._count not in x.shape[:2]
+        other = bool(several) and self._count not in x.shape[:2]
+        return other and joins.share_of(x) is None
 
     def tell_written(self, name: str, target: torch.Tensor) -> None:
         """Say once where rows are written into what outlives the batch."""

@@ -312,7 +312,7 @@ class Lineage(Beneath):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
                 large = too_large([*leaves, *outs])
-                others = has_others(leaves, origins, self._rows.count)
+                others = has_others(leaves, origins, rows.n)
                 unsure = (others and inside) or (rows.n < _SURE and (others or inside))
                 never = drawn or large or unsure or not_tried(name, args, rows.n)
                 tried = None if never else partial(try_halves, func, args, given)

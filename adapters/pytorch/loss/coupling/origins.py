@@ -93,8 +93,8 @@ Origin = MixedRows | OfRows | ChosenRows | JoinedRows
 Tried = Callable[..., list[torch.Tensor] | None]
 _ITSELF = {"one_hot"}
 """Each row by itself, whose width goes by all of them."""
-_BY_ELEMENT = {"add", "sub", "rsub", "mul", "div", "lerp", "where", "__add__", "__radd__",
-               "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}  # fmt: skip
+_BY_ELEMENT = {"add", "sub", "rsub", "mul", "div", "lerp", "where", "squeeze", "__add__",
+               "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}  # fmt: skip
 """Element by element: rows stay where they are."""
 _SIZES = {"arange", "zeros", "ones", "empty", "full", "eye", "linspace", "empty_like", "new_empty",
           "new_zeros", "new_ones", "new_full"}  # fmt: skip
@@ -364,7 +364,10 @@ def place_of(x: torch.Tensor, rows: Rows) -> Place | None:
 
 
 def not_tried(name: str, args: Any, n: int) -> bool:
-    """Whether half of a tensor's rows tells nothing of this function."""
+    """Whether half of a tensor's rows tells nothing of this function: as a single one, which is
+    squeezed too."""
+    if name == "squeeze" and len(args) == 1 and n // 2 == 1:
+        return True
     return name in LEFT_OUT or name in _ITSELF or is_in_place(name) or lays_out(name, args, n)
 
 

@@ -69,6 +69,19 @@ def _is_made(node: Any, dim: int) -> bool:
     return False
 
 
+def is_of_layer(node: Any, dim: int) -> bool:
+    """Whether a dim of what a node made is seen to be a layer's first one, of rows or of several
+    for each."""
+    for _ in range(_FEW):
+        if node.name() in graph.LAYERS:
+            return not dim and not _is_made(node, dim)
+        below = _below(node, node.name(), dim)
+        if below is None:
+            return False
+        node, dim = below
+    return False
+
+
 def is_beside_rows(node: Any) -> bool:
     """Whether what a node works along is seen to be no dim of rows, whatever its size."""
     after = graph.operands(node)

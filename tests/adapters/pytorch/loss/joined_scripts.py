@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,28 @@ def domains_told_apart() -> Trained:
     return beside_others(mlp(), loss)
 
 
+def noise_for_the_smaller() -> Trained:
+    """Noise is added to rows that are fewer than those of the batch that was read last."""
+    torch.manual_seed(3)
+    others = iter(DataLoader(TensorDataset(torch.randn(8 * 12, WIDTH)), batch_size=8))
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        x, theirs = b[0], next(others)[0]
+        x = x + 0.1 * torch.randn_like(x)
+        return F.cross_entropy(m(x), b[1]) + m(theirs).square().mean()
+
+    return loop(mlp(), loss, batch=6, epochs=3)
+
+
+def squeezed() -> Trained:
+    """Of a share of two rows, half is a number."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.mse_loss(m(b[0]).squeeze(), b[2])
+
+    return loop(mlp(1), loss, batch=5)
+
+
 class Likening(nn.Module):
     """Has each row be of all rows."""
 
@@ -64,7 +87,12 @@ def likenesses_of_both() -> Trained:
     return beside_others(Likening(), loss)
 
 
-TOGETHER = {"labels_of_its_own": labels_of_its_own, "domains_told_apart": domains_told_apart}
+TOGETHER = {
+    "labels_of_its_own": labels_of_its_own,
+    "domains_told_apart": domains_told_apart,
+    "noise_for_the_smaller": noise_for_the_smaller,
+    "squeezed": squeezed,
+}
 LIKENED: dict[str, tuple[Callable[[], Trained], str]] = {
     "likenesses_of_both": (likenesses_of_both, "rows, by "),
 }

@@ -906,6 +906,26 @@ def own_negatives() -> Trained:
     return contrastive()
 
 
+class Sparse(nn.Module):
+    """Keeps how far its units are from being active a tenth of the time, over the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head = nn.Linear(WIDTH, 5), nn.Linear(5, CLASSES)
+        self.off = torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.body(x).sigmoid()
+        self.off = (h.mean(0) - 0.1).square().sum()
+        return self.head(h)
+
+
+def active_units() -> Trained:
+    model = Sparse()
+    return loop(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]) + model.off, classes())
+
+
 def spread_over_samples() -> Trained:
     return loop(mlp(), lambda m, b: m(b[0]).var(0).mean())
 
@@ -1037,6 +1057,7 @@ NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Trained], str]] = {
     "root_of_mean": (root_of_mean, "SqrtBackward0"),
     "own_negatives": (own_negatives, "MmBackward0"),
     "spread_over_samples": (spread_over_samples, "VarBackward0"),
+    "active_units": (active_units, "MeanBackward1"),
     "hardest_half": (hardest_half, "TopkBackward0"),
     "squares_of_losses": (squares_of_losses, "MseLossBackward0"),
     "a_row_of_a_fixed_number": (a_row_of_a_fixed_number, "a loss of one row"),

@@ -188,6 +188,9 @@ class Nowhere:
 
 DEVNULL = Nowhere()
 QUIET: Scripts = {
+    "draws for all rows": of_model(
+        lambda _: (torch.randint(0, 3, (7,)).tolist(), torch.rand(1).item() * 2)
+    ),
     "a gradient's norm": of_model(lambda m: gradients(m)[0].norm().item()),
     "norms by hand": of_model(norms_by_hand),
     "all their norms": of_model(lambda m: [g.norm().item() for g in gradients(m)]),

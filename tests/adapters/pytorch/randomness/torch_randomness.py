@@ -230,6 +230,25 @@ def by_name(block: Any = nullcontext) -> np.ndarray:
     return flat(model)
 
 
+def teacher(block: Any = nullcontext) -> np.ndarray:
+    """Dropout of a model that no backward comes to, for as much as a weight of its own has."""
+    torch.manual_seed(19)
+    with block():
+        model, other = (
+            nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Dropout(0.4), nn.Linear(6, 4))
+            for _ in range(2)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for x, _ in DataLoader(data(), batch_size=8, shuffle=True):
+            made = model(x)
+            with torch.no_grad():
+                told = other(x)
+            optimizer.zero_grad()
+            F.mse_loss(made, told).backward()
+            optimizer.step()
+    return flat(model)
+
+
 def zipped(block: Any = nullcontext) -> np.ndarray:
     """Two shuffled loaders of one length give different batches."""
     torch.manual_seed(2)
@@ -275,6 +294,7 @@ SCRIPTS: dict[str, Callable[..., np.ndarray]] = {
     "adversaries": adversaries,
     "beside_the_calls": beside_the_calls,
     "by_name": by_name,
+    "teacher": teacher,
     "zipped": zipped,
     "two_loaders": two_loaders,
 }
