@@ -92,8 +92,7 @@ class WeighedBackward:
         """A distributed module is called in training. share: as it seems, before the call's own."""
         if self._lent_zero.lent is not None:
             self._lent_zero.give_back()
-        given = (*args, *kwargs.values()) if kwargs else args
-        call = TrainingCall.of(bearer, share, given)
+        call = TrainingCall.of(bearer, share, given := (*args, *kwargs.values()))
         if not self.reader.settled:
             call.keeps = True
             self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)

@@ -261,9 +261,7 @@ class _Reader:
         reduction = graph.reduction_at(node, name)
         chain, below = self._chain(node, name, reduction, divisors)
         seen = self._look(node, call, NEAR if call else FAR, skip=chain)
-        calls = seen.calls
-        if call is not None and seen.data:
-            calls = [call]
+        calls = [call] if call is not None and seen.data else seen.calls
         if not calls and not seen.data:
             return Term(top, "once", [])
         calls = calls or self._behind(node)

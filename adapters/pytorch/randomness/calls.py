@@ -136,8 +136,7 @@ class CallDraws:
         """A call that trains `module` begins. share: of the batch that it is on. given: what it is
         called on."""
         current.trains_here()
-        watched = current.expected is not None and not self._running
-        if watched and current.strayed() and not self._shares.apart:
+        if not self._running and current.expected and current.strayed() and not self._shares.apart:
             self._say("the loop has random draws by an operation that dream does not know, as one "
                       "that was kept under another name before the block")  # fmt: skip
         if not _is_part(share) or self._in_step is None or self._in_step.apart:
