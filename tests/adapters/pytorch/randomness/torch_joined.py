@@ -241,8 +241,10 @@ def last_of_one(*, again: bool = False, block: Any = nullcontext) -> np.ndarray:
             for (x, y), (u, v) in zip(one, cycle(two) if again else two, strict=False):
                 hidden = body(torch.cat([x, u]) * 1.5)
                 first, second = head(hidden), head(hidden[: len(x)])
-                loss = F.cross_entropy(second, y) + first[len(x) :].square().mean()
-                if not at:  # as many things for each sample as in what follows, by chance
+                loss = F.cross_entropy(first[: len(x)], y) + F.cross_entropy(second, y)
+                if at:  # as many terms, of other lengths, as in the first passes
+                    loss = loss + F.cross_entropy(first[len(x) :], v)
+                else:
                     loss = loss + F.cross_entropy(first, torch.cat([y, v]))
                 optimizer.zero_grad()
                 loss.backward()
