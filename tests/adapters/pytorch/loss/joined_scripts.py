@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import count, cycle
 from typing import Any
 
 import torch
@@ -58,6 +60,20 @@ def noise_for_the_smaller() -> Trained:
     return loop(mlp(), loss, batch=6, epochs=3)
 
 
+def means_over_each(*, again: bool) -> Trained:
+    """Batches of 10 of both, whose last ones are of other sizes. again: of kept ones, by turns."""
+    torch.manual_seed(3)
+    others = DataLoader(TensorDataset(torch.randn(19, WIDTH)), batch_size=10)
+    kept = cycle(others) if again else (b for _ in count() for b in others)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        (theirs,) = next(kept)
+        out = m(torch.cat([b[0], theirs]))
+        return out[: len(b[0])].square().mean() + out[len(b[0]) :].sigmoid().mean()
+
+    return loop(mlp(), loss, batch=10, epochs=3)
+
+
 def squeezed() -> Trained:
     """Of a share of two rows, half is a number."""
 
@@ -91,6 +107,8 @@ TOGETHER = {
     "labels_of_its_own": labels_of_its_own,
     "domains_told_apart": domains_told_apart,
     "noise_for_the_smaller": noise_for_the_smaller,
+    "means_over_each": partial(means_over_each, again=False),
+    "means_over_each_again": partial(means_over_each, again=True),
     "squeezed": squeezed,
 }
 LIKENED: dict[str, tuple[Callable[[], Trained], str]] = {
