@@ -115,13 +115,10 @@ def of_rank(given: Any, rank: int) -> Any:
 
 def settle(given: Any, engine: Engine) -> None:
     """Wait for rank 0's fit, and have the ModelCheckpoints that ran there alone come to the same on
-    every rank. given: a fit's callbacks, before `of_rank`."""
+    every rank. given: a fit's callbacks, before `of_rank`, be they rank 0's alone."""
     if isinstance(given, keras.callbacks.CallbackList):
         given = None  # all ran
     writers = [c for c in listed(given) if isinstance(c, keras.callbacks.ModelCheckpoint)]
-    if not writers:
-        engine.communicator.barrier()
-        return
     said = engine.communicator.broadcast_object([figures_of(each) for each in writers])
     for writer, figures in zip(writers, said, strict=False):
         vars(writer).update(figures)

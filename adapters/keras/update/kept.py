@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,7 +29,7 @@ _INSIDE = frozenset({"_fn", "_compile_loss", "_user_loss"})
 _FEW, _MOST, _BYTES = 1000, 20_000, 1 << 24
 """Things in a list that are looked into, things in all, and bytes of an array that is copied."""
 _TRACKED = keras.Layer, keras.Variable, keras.metrics.Metric, keras.optimizers.Optimizer
-_CONTAINERS = list, deque, dict, set
+_CONTAINERS = list, deque, OrderedDict, dict, set
 _Undo = Callable[[], object]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -18,6 +19,8 @@ from dream.adapters.pytorch.private import current_backward, tree_leaves
 if TYPE_CHECKING:
     from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 
+_requires_grad = attrgetter("requires_grad")
+
 
 @final
 class BackwardCheck:
@@ -30,6 +33,7 @@ class BackwardCheck:
     def __init__(self) -> None:
         self.count = 0
         self.armed = self.expected = False
+        self._bare: list[nn.Parameter] = []
         self._reduced: set[int] = set()
         self._others: set[int] = set()
         self._handles: list[RemovableHandle] = []
@@ -44,6 +48,18 @@ class BackwardCheck:
         """Look at the backward passes that reach `parameter` and are not `expected`."""
         self.stop()
         self._handles = [parameter.register_post_accumulate_grad_hook(self._came_unexpected)]
+
+    def expect(self, parameters: Sequence[nn.Parameter]) -> None:
+        """A backward pass is about to run that averages."""
+        self.expected = True
+        if False in map(_requires_grad, parameters):
+            self._bare = [p for p in parameters if not p.requires_grad and p.grad is None]
+
+    def bare_again(self) -> None:
+        """It has run. DDP adds 0 to parameters that were frozen since the call: what had no
+        gradient has none."""
+        while self._bare:
+            drop_zeros(self._bare.pop())
 
     def averaged(self) -> None:
         """The one that was expected has ended."""
@@ -115,6 +131,12 @@ class BackwardCheck:
     def _came_through_part(self, _: torch.Tensor) -> None:
         if not self.expected:  # that one averages what else it comes to, too
             self._others.add(current_backward())
+
+
+def drop_zeros(parameter: nn.Parameter) -> None:
+    """Have no gradient where it is 0."""
+    if parameter.grad is not None and not parameter.grad.any():
+        parameter.grad = None
 
 
 def watch(optimizer: Optimizer, registry: ModuleRegistry) -> RemovableHandle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,6 +61,7 @@ def what_it_counts() -> list[Any]:
         model.listed.append(1)
         model.queued.append(len(model.listed))
         model.named["steps"] += 1
+        model.ordered[len([*model.ordered])] = 1
         model.places[0] += 1
         model.anew = getattr(model, "anew", 0) + 1
         model.none = 1 if model.none is None else model.none + 1
@@ -69,8 +70,15 @@ def what_it_counts() -> list[Any]:
         return _scaled(model, x, y, 0.01 * (counted + float(model.places[0])) + 2.0 * first)
 
     kept = {"listed": [], "queued": deque(maxlen=4), "named": {"steps": 0}, "none": None}
-    made = _keeping(loss, **kept, places=np.zeros(2), begun=False)
-    return [*made.get_weights(), len(made.listed), made.named["steps"], made.anew, made.none]
+    made = _keeping(loss, **kept, ordered=OrderedDict(), places=np.zeros(2), begun=False)
+    return [
+        *made.get_weights(),
+        len([*made.ordered]),
+        len(made.listed),
+        made.named["steps"],
+        made.anew,
+        made.none,
+    ]
 
 
 _DRAWN = random.Random()

@@ -40,3 +40,11 @@ def test_what_a_checkpoint_keeps_is_the_same_on_every_rank(
     monkeypatch.chdir(tmp_path)
     for best, least in keras_launching.call(Cell(backend, 2), "keras_files", "best"):
         assert best == least
+
+
+def test_a_checkpoint_that_rank_0_alone_is_given_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = keras_launching.call(Cell("torch", 2), "keras_files", "of_rank_0_alone")
+    assert first == second

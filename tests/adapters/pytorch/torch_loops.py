@@ -110,6 +110,19 @@ def frozen_after_the_call() -> torch.Tensor:
     return weights(model)
 
 
+def frozen_with_gradients_of_0() -> torch.Tensor:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=0.1)
+    for number, (x, y) in enumerate(epochs(loader())):
+        optimizer.zero_grad(set_to_none=False)
+        outputs = model(x)
+        model[0].requires_grad_(number % 2 == 0)
+        F.cross_entropy(outputs, y).backward()
+        model[0].requires_grad_(True)
+        optimizer.step()
+    return weights(model)
+
+
 def freezing_and_thawing() -> torch.Tensor:
     model = net()
     model[0].requires_grad_(False)
@@ -354,6 +367,7 @@ LOOPS: dict[str, Callable[[], torch.Tensor]] = {
         few_samples_in_an_order,
         freezing_and_thawing,
         frozen_after_the_call,
+        frozen_with_gradients_of_0,
         head_replaced,
         grown_and_cast,
         heads_by_turns,

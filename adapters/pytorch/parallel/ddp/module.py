@@ -29,6 +29,7 @@ from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.fitting import refused_loop as refused_loop_that_fits
+from dream.adapters.pytorch.update.gradient_check import drop_zeros
 from dream.data.partition import Share
 from dream.shared_memory import Riders
 from dream.update.fitting import RanOut
@@ -129,7 +130,8 @@ class DdpModule(DistributedModule, Bearer):
             own = torch.as_tensor(message, dtype=torch.float64)
             self._alone = own if self._begins or self._alone is None else self._alone + own
             return True
-        self.backwards.expected, self._runner.buckets.reduced = True, False
+        self.backwards.expect(self.trained)
+        self._runner.buckets.reduced = False
         if self.late is not None:
             self.late.ride(message, begins=self._begins)
             return True
@@ -148,7 +150,8 @@ class DdpModule(DistributedModule, Bearer):
         lane = self._lane if self._begins else None
         if lane is None or isinstance(message, torch.Tensor) or not lane.write(message):
             return super().carry(message, loss)
-        self.backwards.expected, self._runner.buckets.reduced = True, False
+        self.backwards.expect(self.trained)
+        self._runner.buckets.reduced = False
         assert self._runner.message is not None
         return self._runner.message, lane.nothing
 
@@ -170,10 +173,7 @@ class DdpModule(DistributedModule, Bearer):
             self.late.reduce()
             if self.registry.updates is not None:
                 self.registry.updates.held.renote()
-        if False in map(_requires_grad, self.trained):
-            for parameter in self.trained:  # DDP adds 0 to those frozen since the call
-                if not parameter.requires_grad:
-                    _drop_zeros(parameter)
+        self.backwards.bare_again()
         if self._reducer is None or not self.completes or self._runner.buckets.reduced:
             return
         places = private.unreduced(self._reducer)
@@ -186,7 +186,7 @@ class DdpModule(DistributedModule, Bearer):
         with self.backwards.completing(self.trained):
             run(unused, [_nothing(parameter, sparse) for parameter in unused])
         for parameter in bare:
-            _drop_zeros(parameter)
+            drop_zeros(parameter)
         if self.registry.updates is not None:
             self.registry.updates.held.renote()
 
@@ -378,12 +378,6 @@ class DdpModule(DistributedModule, Bearer):
         like = self.trained[0]
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return LossMessage(torch.zeros(SIZE, dtype=dtype, device=like.device))
-
-
-def _drop_zeros(parameter: nn.Parameter) -> None:
-    """Have no gradient where it is 0."""
-    if parameter.grad is not None and not parameter.grad.any():
-        parameter.grad = None
 
 
 def _nothing(parameter: nn.Parameter, sparse: set[torch.Tensor]) -> torch.Tensor:
