@@ -26,8 +26,9 @@ _OF_KERAS = frozenset({
 """Attributes that Keras itself sets, or fills, as a layer is called."""
 _INSIDE = frozenset({"_fn", "_compile_loss", "_user_loss"})
 """Attributes of Keras's that lead to functions of the script's, beside those without a `_`."""
-_FEW, _MOST, _BYTES = 1000, 20_000, 1 << 24
-"""Things in a list that are looked into, things in all, and bytes of an array that is copied."""
+_FEW, _MOST, _BYTES, _ALL_BYTES = 1000, 20_000, 1 << 24, 1 << 26
+"""Things in a list that are looked into, things in all, bytes of an array that is copied, and of
+all arrays."""
 _TRACKED = keras.Layer, keras.Variable, keras.metrics.Metric, keras.optimizers.Optimizer
 _CONTAINERS = list, deque, OrderedDict, dict, set
 _Undo = Callable[[], object]
@@ -68,6 +69,7 @@ class _Reached:
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}  # held, so that no other object gets the number of one
         self._left: deque[Any] = deque()
+        self._bytes = 0
 
     def from_these(self, roots: Iterable[Any]) -> Iterator[_Undo]:
         self._left.extend(roots)
@@ -85,7 +87,9 @@ class _Reached:
         elif isinstance(value, tuple):
             self._left.extend(value[:_FEW])
         elif isinstance(value, np.ndarray):
-            if value.nbytes <= _BYTES and value.flags.writeable:
+            fits = value.nbytes <= _BYTES and self._bytes + value.nbytes <= _ALL_BYTES
+            if fits and value.flags.writeable:
+                self._bytes += value.nbytes
                 yield partial(np.copyto, value, value.copy())
         elif isinstance(value, MethodType):
             self._left += [value.__self__, value.__func__]
