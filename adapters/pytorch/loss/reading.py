@@ -42,8 +42,8 @@ _OF_KEPT = (
     "to the model where the loader hands it out"
 )
 NEAR = (
-    "the parts of this loss count differently: its gradient is exact, and its value after backward "
-    "is near the global one, the same on every rank"
+    "the parts of this loss count differently: its gradient is exact, unless another line says "
+    "otherwise, and its value after backward is near the global one, the same on every rank"
 )
 _LATE = 64
 """The pass after which ranks look again, and after twice as many, and so on."""
