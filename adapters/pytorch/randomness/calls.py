@@ -255,8 +255,7 @@ class CallDraws:
         if self._in_step is None or self._in_step.apart:
             yield
             return
-        drops = (isinstance(m, DROPS) and m.p > 0 for m in module.modules())
-        if not self._local and any(drops):
+        if not self._local and any(isinstance(m, DROPS) and m.p > 0 for m in module.modules()):
             self._say(f"dropout of {type(module).__name__} is drawn by {what}")
         current.fork(self._in_step.ranks.rank)
         try:
@@ -315,8 +314,9 @@ class CallDraws:
         single = share.count == 1 and len(shape) == 1  # torch.rand(1) is nobody's row
         found = self._sites.of_batch(shape, share.count, doubtful=single or bool(parameters))
         if found is None and parameters:
-            found = (drops := "dropout" in name) or self._sites.guess(shape)
-            if not drops:  # a parameter's own was told by its memory
+            drops = "dropout" in name and getattr(like, "grad_fn", None) is None
+            found = drops or self._sites.guess(shape)
+            if not drops:  # it is no parameter, and has no graph that leads to one
                 self._say_doubtful(name, shape, taken_for_rows=found)
         if self._sites.several or self._sites.multiplied:
             self._say_of_loop(_OF_SEVERAL, name)

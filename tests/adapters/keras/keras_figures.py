@@ -89,6 +89,28 @@ def ranks_of(module: str) -> Callable[..., Any]:
     return ranks  # type: ignore[no-any-return]  # pytest's own kind
 
 
+def ended_of(module: str) -> Callable[..., Any]:
+    """A fixture: what a module's cases ended with on each rank, beside plain Keras on the first,
+    once for each cell."""
+
+    @pytest.fixture(name="ranks")
+    def ranks(request: pytest.FixtureRequest) -> Ranks:
+        cell, names = request.param, asked(request)
+        call = keras_launching.call
+        found: Ranks = once((module, cell), lambda: call(cell, module, "ended", names))
+        return found
+
+    return ranks  # type: ignore[no-any-return]  # pytest's own kind
+
+
+def assert_as_plain(ranks: Ranks, name: str, *, rtol: float = 0.0, atol: float = 0.0) -> None:
+    for rank in ranks:
+        for figures in (ranks[0][name][0], rank[name][1]):
+            assert not isinstance(figures, str), figures
+        for found, expected in zip(rank[name][1], ranks[0][name][0], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
 def assert_as_on_one_device(ranks: Ranks, name: str) -> None:
     plain, _ = ranks[0][name]
     for rank in ranks:

@@ -3,11 +3,8 @@ give what plain Keras is given."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
-from keras_figures import CELLS, asked, once, over
+from keras_figures import CELLS, Ranks, assert_as_plain, ended_of, over
 from keras_launching import Cell, call
 
 pytestmark = pytest.mark.slow
@@ -21,38 +18,22 @@ OF_TORCH = ["tensors_and_generators_of_torch", "gradients_that_add_up", "a_loade
 LOADERS = [
     "loaders_beside_fit", "an_evaluation_with_gradients", "a_model_called_between_steps",
 ]  # fmt: skip
-Ranks = list[dict[str, Any]]
-
-
-@pytest.fixture
-def ranks(request: pytest.FixtureRequest) -> Ranks:
-    cell: Cell = request.param
-    names = asked(request)
-    found: Ranks = once((MODULE, cell), lambda: call(cell, MODULE, "ended", names))
-    return found
-
-
-def assert_as_plain(ranks: Ranks, name: str) -> None:
-    for rank in ranks:
-        for figures in (ranks[0][name][0], rank[name][1]):
-            assert not isinstance(figures, str), figures
-        for found, expected in zip(rank[name][1], ranks[0][name][0], strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+ranks = ended_of(MODULE)
 
 
 @over(ANY, cells=TORCH, further=[Cell("tensorflow", 2)])
 def test_what_a_step_keeps_is_that_of_one_device(ranks: Ranks, name: str) -> None:
-    assert_as_plain(ranks, name)
+    assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
 @over(OF_TORCH, cells=TORCH, further=())
 def test_what_a_step_on_torch_keeps_is_that_of_one_device(ranks: Ranks, name: str) -> None:
-    assert_as_plain(ranks, name)
+    assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
 @over(LOADERS, cells=TORCH, further=FURTHER)
 def test_loaders_that_are_not_trained_on_are_read_whole(ranks: Ranks, name: str) -> None:
-    assert_as_plain(ranks, name)
+    assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
 def test_a_torch_loop_over_a_keras_model_is_told_nothing_that_is_not_so() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
-from keras_figures import CELLS, DEVICES, asked, once, over
-from keras_launching import Cell, call
+from keras_figures import CELLS, DEVICES, Ranks, assert_as_plain, ended_of, over
 
 pytestmark = pytest.mark.slow
 MODULE = "keras_own_numbers"
@@ -16,23 +12,7 @@ HELD = {
     "tracked_sums": "two devices of one process, and torch",
     "optimizers_with_rules_of_their_own": "two devices of one process, and torch",
 }
-Ranks = list[dict[str, Any]]
-
-
-@pytest.fixture
-def ranks(request: pytest.FixtureRequest) -> Ranks:
-    cell: Cell = request.param
-    names = asked(request)
-    found: Ranks = once((MODULE, cell), lambda: call(cell, MODULE, "ended", names))
-    return found
-
-
-def assert_as_plain(ranks: Ranks, name: str, *, rtol: float = 0.0, atol: float = 0.0) -> None:
-    for rank in ranks:
-        for figures in (ranks[0][name][0], rank[name][1]):
-            assert not isinstance(figures, str), figures
-        for found, expected in zip(rank[name][1], ranks[0][name][0], strict=True):
-            np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+ranks = ended_of(MODULE)
 
 
 @over(["noise_of_a_written_size"], further=())
