@@ -34,7 +34,8 @@ def check(model: Any, engine: Engine, inputs: Any) -> None:
     if not (private.has_call(model) and private.has_own_parts(model)):
         return
     made_up = trial.widened((kinds.made_up(inputs, classes=2),))
-    told = (_coupled(model, engine, made_up, stretch) for stretch in (list, kinds.uneven))
+    tries = (made_up, _large), (kinds.uneven(made_up), kinds.uneven)
+    told = (_coupled(model, engine, *each) for each in tries)
     what = next(filter(None, told), "")
     if what:
         say_coupled(model, engine, what)
@@ -95,11 +96,15 @@ def say_coupled(model: Any, engine: Engine, what: str = "output") -> None:
     )  # fmt: skip
 
 
-def _coupled(model: Any, engine: Engine, made_up: Any, stretch: Callable[[Any], Any]) -> str:
+def _large(gradients: Sequence[Array]) -> list[Array]:
+    """Have a norm of all rows, and of each part's, be larger than what clips by one allows."""
+    return [1000.0 * x for x in gradients]
+
+
+def _coupled(model: Any, engine: Engine, batch: Any, stretch: Callable[[Any], Any]) -> str:
     """What a part of a batch has otherwise, "output" or "gradient"; "" for nothing, and where that
-    cannot be found out. stretch: what becomes of the batch, and of gradients by its outputs."""
+    cannot be found out. stretch: what becomes of the gradients by its outputs."""
     differentiate = registry.load(registry.GRADIENTS[keras.backend.backend()])
-    batch = stretch(made_up)
 
     def by_outputs(rows: slice, outputs: Sequence[Array]) -> list[Array]:
         draw = np.random.default_rng(1)
