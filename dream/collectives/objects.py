@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from dream.collectives.communicator import Communicator
 
+_FRAME = 8  # bytes
+
 
 def all_gather(communicator: Communicator, value: object) -> list[Any]:
-    data = _pack(value)
-    lengths = communicator.all_gather(_length(data)).tolist()
-    return _unpack_all(communicator.all_gather(data), lengths)
+    return _unpack_all(communicator.all_gather(_framed(value)))
 
 
 def broadcast(communicator: Communicator, value: object, root: int) -> Any:
@@ -30,10 +30,8 @@ def broadcast(communicator: Communicator, value: object, root: int) -> Any:
 
 
 def gather(communicator: Communicator, value: object, root: int) -> list[Any] | None:
-    data = _pack(value)
-    lengths = communicator.all_gather(_length(data)).tolist()
-    whole = communicator.gather(data, root=root)
-    return None if whole is None else _unpack_all(whole, lengths)
+    whole = communicator.gather(_framed(value), root=root)
+    return None if whole is None else _unpack_all(whole)
 
 
 def scatter(communicator: Communicator, values: Sequence[object] | None, root: int) -> Any:
@@ -50,9 +48,19 @@ def scatter(communicator: Communicator, values: Sequence[object] | None, root: i
 
 
 def _pack(value: object) -> NDArray[np.uint8]:
+    return _bytes(bytearray(pack(value)))
+
+
+def _framed(value: object) -> NDArray[np.uint8]:
+    """Its bytes behind their number, so that several can lie one behind the other."""
+    packed = pack(value)
+    return _bytes(bytearray(len(packed).to_bytes(_FRAME, "little")) + packed)
+
+
+def _bytes(data: bytearray) -> NDArray[np.uint8]:
     import numpy as np
 
-    return np.frombuffer(bytearray(pack(value)), np.uint8)
+    return np.frombuffer(data, np.uint8)
 
 
 def _length(data: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -67,9 +75,10 @@ def _empty(length: int) -> NDArray[np.uint8]:
     return np.zeros(length, np.uint8)
 
 
-def _unpack_all(whole: NDArray[np.uint8], lengths: Sequence[int]) -> list[Any]:
-    data, start, values = whole.data, 0, []
-    for length in lengths:
-        values.append(unpack(data[start : start + length]))
-        start += length
+def _unpack_all(whole: NDArray[np.uint8]) -> list[Any]:
+    data, values = whole.data, []
+    while data:
+        end = _FRAME + int.from_bytes(data[:_FRAME], "little")
+        values.append(unpack(data[_FRAME:end]))
+        data = data[end:]
     return values
