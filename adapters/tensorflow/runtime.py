@@ -23,7 +23,15 @@ class _Started:
 
     mirrored: tf.distribute.MirroredStrategy | None = None
     devices: tuple[str, ...] = ()
+    adding: str = ""
 
+
+_ADDING = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "one_device": tf.distribute.ReductionToOneDevice,
+}
+"""What `cross_device_ops` may name."""
 
 _started = _Started()
 _SPLIT = ("sharded", "model_parallel", "hybrid")
@@ -78,20 +86,41 @@ def logical_cpus(count: int) -> tuple[str, ...]:
     return tuple(f"CPU:{index}" for index in range(count))
 
 
-def mirrored(devices: tuple[str, ...], *, alone: bool = True) -> tf.distribute.MirroredStrategy:
-    """The process's one MirroredStrategy: a second one would break the collectives of both. alone:
-    whether there is no other rank, whose devices TensorFlow would take for this one's."""
+def mirrored(
+    devices: tuple[str, ...], adding: str = "auto", *, alone: bool = True
+) -> tf.distribute.MirroredStrategy:
+    """The process's one MirroredStrategy: a second one would break the collectives of both. adding:
+    of `_ADDING`. alone: whether there is no other rank, whose devices TensorFlow would take for
+    this one's."""
+    if adding == "auto" and not alone:
+        adding = "one_device"
+    _check_adding(adding, devices)
     if _started.mirrored is None:
-        adding = None if alone else tf.distribute.ReductionToOneDevice()
-        _started.mirrored = tf.distribute.MirroredStrategy(list(devices), adding)
-        _started.devices = devices
-    if _started.devices != devices:
+        ops = None if adding == "auto" else _ADDING[adding]()
+        _started.mirrored = tf.distribute.MirroredStrategy(list(devices), ops)
+        _started.devices, _started.adding = devices, adding
+    if (_started.devices, _started.adding) != (devices, adding):
         raise ConfigurationError(
-            "A TensorFlow process can have only one set of mirrored devices. Received: "
-            f"{len(devices)} devices, after a block with {len(_started.devices)}. Use the same "
-            "devices=, or another process."
+            "A TensorFlow process can have only one set of mirrored devices, with one way to add "
+            f"up their gradients. Received: {len(devices)} devices, cross_device_ops={adding!r}, "
+            f"after a block with {len(_started.devices)} and {_started.adding!r}. Use the same "
+            "devices= and cross_device_ops=, or another process."
         )
     return _started.mirrored
+
+
+def _check_adding(adding: str, devices: tuple[str, ...]) -> None:
+    if adding == "nccl" and not all("GPU" in device for device in devices):
+        raise Unsupported(
+            "NCCL adds up what lies on GPUs. Received: cross_device_ops='nccl', devices "
+            f"{', '.join(devices)}. Use 'auto', or GPUs."
+        )
+    if adding == "hierarchical_copy" and len(devices) % 2:
+        raise Unsupported(
+            "TensorFlow's hierarchical copy adds up two halves of the devices, and leaves the last "
+            f"of an odd number out. Received: cross_device_ops={adding!r}, {len(devices)} devices. "
+            "Use 'auto', or an even number."
+        )
 
 
 def local_device(place: Cluster, devices: int | None) -> str:

@@ -192,6 +192,12 @@ REPLICAS = (
         "element-wise optimizer, on the CPU", mesh=True, frameworks=("torch",),
     ),
     Option(
+        "cross_device_ops", str, "auto", "what adds up the gradients of one process's devices: "
+        "'nccl', 'hierarchical_copy', or 'one_device', which copies them to the first; 'auto' "
+        "leaves it to TensorFlow", choices=("auto", "nccl", "hierarchical_copy", "one_device"),
+        mesh=True, frameworks=("tensorflow",),
+    ),
+    Option(
         "bucket_mb", float, None, "size in MB of the buckets that gradients are reduced in",
         minimum=0.001, mesh=True, frameworks=("torch",),
     ),

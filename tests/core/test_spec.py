@@ -45,6 +45,7 @@ def test_options_have_defaults() -> None:
         "input": "whole",
         "shares": "equal",
         "one_copy": False,
+        "cross_device_ops": "auto",
         "strict": False,
     }
 

@@ -78,7 +78,7 @@ def _devices(plan: Plan) -> ReplicaGroup:
     """A single device needs no strategy of TensorFlow's."""
     devices = runtime.replicas(plan.devices)
     compression.check(Knobs.of(plan.options), len(devices))
-    distribution = runtime.mirrored(devices) if len(devices) > 1 else None
+    distribution = _distribution(plan, devices)
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
     return ReplicaGroup(topology, collectives.alone(plan.cluster), distribution)
 
@@ -93,8 +93,19 @@ def _ranks(plan: Plan) -> ReplicaGroup:
     replicas = plan.cluster.world_size * len(devices)
     topology = Topology.of(plan.cluster, num_replicas=replicas, device=devices[0])
     exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
-    distribution = runtime.mirrored(devices, alone=False) if len(devices) > 1 else None
-    return ReplicaGroup(topology, communicator, distribution, exchange)
+    return ReplicaGroup(topology, communicator, _distribution(plan, devices), exchange)
+
+
+def _distribution(plan: Plan, devices: tuple[str, ...]) -> tf.distribute.Strategy | None:
+    adding = str(plan.options.get("cross_device_ops", "auto"))
+    if len(devices) > 1:
+        return runtime.mirrored(devices, adding, alone=plan.cluster.alone)
+    if adding != "auto":
+        raise ConfigurationError(
+            "One device has no gradients to add up. Received: "
+            f"cross_device_ops={adding!r}, devices={plan.devices}. Remove it, or give devices=2."
+        )
+    return None
 
 
 def single(plan: Plan) -> Adapter:

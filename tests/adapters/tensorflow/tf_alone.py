@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_cases import evaluated, told, training_cases, weighed
 
 import dream
+from dream.adapters.tensorflow import runtime
 
 
 def one_device() -> dict[str, Any]:
@@ -38,6 +39,7 @@ def mirrored(devices: int, early: bool, full: bool) -> dict[str, Any]:
         tf.constant(1.0)
     with dream.strategy("mirrored", devices=devices) as strategy:
         return {
+            "adding": type(runtime._started.mirrored.extended._cross_device_ops).__name__,
             "replicas": strategy.topology.num_replicas,
             "training": training_cases(strategy, () if full else OFTEN),
             "evaluated": evaluated(strategy),
@@ -46,8 +48,16 @@ def mirrored(devices: int, early: bool, full: bool) -> dict[str, Any]:
 
 def refused() -> dict[str, Any]:
     """What three devices of one process cannot; `--strategy` would put its own in their place."""
+    results: dict[str, Any] = {
+        ops: told(lambda ops=ops: enter("mirrored", devices=3, cross_device_ops=ops))
+        for ops in ("nccl", "hierarchical_copy")
+    }
     with dream.strategy("mirrored", devices=3) as strategy:
-        results: dict[str, Any] = {"weighed": told(lambda: weighed(strategy, 3))}
+        results["weighed"] = told(lambda: weighed(strategy, 3))
+    results["added otherwise"] = told(
+        lambda: enter("mirrored", devices=3, cross_device_ops="one_device")
+    )
+    results["one device"] = told(lambda: enter("mirrored", devices=1, cross_device_ops="nccl"))
     results["other devices"] = told(lambda: enter("mirrored", devices=2))
     with dream.strategy("single") as strategy:
         results["then one"] = strategy.topology.num_replicas
