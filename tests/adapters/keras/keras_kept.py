@@ -159,6 +159,32 @@ def gradients_that_add_up() -> list[Any]:
     return list(_keeping(lambda *_: None, _Accumulates, batches=0).get_weights())
 
 
+@numbers
+def what_a_loss_and_its_like_count() -> list[Any]:
+    """A loss, a metric and a regularizer, which Keras on torch calls once to find out shapes."""
+    calls, drawn = {"loss": 0, "penalty": 0}, np.random.default_rng(0)
+
+    def counted(y: Any, found: Any) -> Any:
+        calls["loss"] += 1
+        return ops.mean(ops.square(y - found), axis=-1) * calls["loss"]
+
+    def penalty(weights: Any) -> Any:
+        calls["penalty"] += 1
+        return 0.001 * calls["penalty"] * ops.sum(ops.square(weights))
+
+    def noisy(y: Any, found: Any) -> Any:
+        return ops.abs(found)[:, 0] * float(drawn.uniform(0.5, 1.5))
+
+    _as_alone()
+    x, y = _data()
+    layer = layers.Dense(1, kernel_regularizer=penalty)
+    made = keras.Sequential([keras.Input((WIDTH,)), layer])
+    made.compile(keras.optimizers.SGD(0.01), counted, metrics=[noisy])
+    logs = made.fit(x, y, batch_size=13, epochs=2, validation_split=0.2, verbose=0).history
+    batch = made.train_on_batch(x[:5], y[:5])
+    return [*made.get_weights(), *logs.values(), batch, *calls.values(), drawn.uniform()]
+
+
 def _loader(batch: int = BATCH, **options: Any) -> Any:
     import torch
     from torch.utils.data import DataLoader, TensorDataset

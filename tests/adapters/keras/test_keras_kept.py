@@ -14,7 +14,10 @@ ANY = [
     "generators_of_its_own", "what_it_counts", "an_iterator_of_its_own",
     "what_its_functions_go_by",
 ]  # fmt: skip
-OF_TORCH = ["tensors_and_generators_of_torch", "gradients_that_add_up", "a_loader_in_a_step"]
+OF_TORCH = [
+    "tensors_and_generators_of_torch", "gradients_that_add_up", "a_loader_in_a_step",
+    "what_a_loss_and_its_like_count",
+]  # fmt: skip
 LOADERS = [
     "loaders_beside_fit", "an_evaluation_with_gradients", "a_model_called_between_steps",
 ]  # fmt: skip
