@@ -172,7 +172,7 @@ def what_a_loss_and_its_like_count() -> list[Any]:
         calls["penalty"] += 1
         return 0.001 * calls["penalty"] * ops.sum(ops.square(weights))
 
-    def noisy(y: Any, found: Any) -> Any:
+    def noisy(_: Any, found: Any) -> Any:
         return ops.abs(found)[:, 0] * float(drawn.uniform(0.5, 1.5))
 
     _as_alone()
