@@ -51,6 +51,24 @@ def read_in_threads(adapter: Any, by_tensorflow: bool) -> bool:
     return by_tensorflow or getattr(adapter, "enqueuer", None) is not None
 
 
+_READ_AHEAD = {
+    "_MapAndBatchDataset",
+    "_ParallelBatchDataset",
+    "_ParallelInterleaveDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+}
+
+
+def is_read_ahead(adapter: Any) -> bool:
+    """Whether the last operation of a tf.data.Dataset reads ahead by itself. TensorFlow adds one
+    that does to any other, unless optimizations are off."""
+    last = adapter.get_tf_dataset()
+    while type(last).__name__ in ("_IgnoreErrorsDataset", "_OptionsDataset"):
+        last = last._inputs()[0]
+    return type(last).__name__ in _READ_AHEAD
+
+
 def _runs_python(dataset: Any) -> bool:
     graphs = (f.function.graph.as_graph_def().SerializeToString() for f in dataset._functions())
     return any(b"PyFunc" in graph for graph in graphs) or any(map(_runs_python, dataset._inputs()))

@@ -99,7 +99,8 @@ class Batches:
 
     adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order. fixed:
     whether every process gives the batches of a pass in the same order. parted: whether each rank
-    reads its own part of it.
+    reads its own part of it. in_steps: whether an epoch is of a number of batches that was given,
+    so that what is read ahead may be of the next.
     """
 
     adapter: Any
@@ -107,6 +108,7 @@ class Batches:
     ordered: OrderedDataset | None = None
     fixed: bool = False
     parted: bool = False
+    in_steps: bool = False
 
     @property
     def num_batches(self) -> int | None:
@@ -184,7 +186,7 @@ def find(
         check_batch_size(size, parts)
         places = private_data.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
         return Arrays(inputs, samples, size, shuffle, passes, adapter, places)
-    return Batches(adapter, passes, ordered, fixed)
+    return Batches(adapter, passes, ordered, fixed, in_steps=steps is not None)
 
 
 _DEALT, _BY_FILES = ("AUTO", "DATA"), ("AUTO", "FILE")

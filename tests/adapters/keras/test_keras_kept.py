@@ -4,7 +4,7 @@ give what plain Keras is given."""
 from __future__ import annotations
 
 import pytest
-from keras_figures import CELLS, Ranks, assert_as_plain, ended_of, over
+from keras_figures import CELLS, DEVICES, Ranks, assert_as_plain, ended_of, over
 from keras_launching import Cell, call
 
 pytestmark = pytest.mark.slow
@@ -36,6 +36,11 @@ def test_what_a_step_on_torch_keeps_is_that_of_one_device(ranks: Ranks, name: st
 
 @over(LOADERS, cells=TORCH, further=FURTHER)
 def test_loaders_that_are_not_trained_on_are_read_whole(ranks: Ranks, name: str) -> None:
+    assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
+
+
+@over(["a_dataset_that_is_validated_on_too"], cells=CELLS[1:], further=[DEVICES])
+def test_a_dataset_is_read_no_further_ahead_than_by_keras(ranks: Ranks, name: str) -> None:
     assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
