@@ -12,11 +12,11 @@ import keras
 import numpy as np
 from keras import layers, ops
 from keras_own_numbers import ended, numbers
-from keras_own_steps import WIDTH, OwnStep, own
+from keras_own_steps import WIDTH, OwnStep, own, said_lines
 
 import dream
 
-__all__ = ["ended", "told"]
+__all__ = ["ended", "told", "told_of_python"]
 Loss = Callable[[Any, Any, Any], Any]
 ROWS, BATCH = 48, 8
 
@@ -335,6 +335,33 @@ def _keras_metric() -> None:
     _torch_loop(torch.nn.functional.mse_loss, metric.update_state)
     with torch.no_grad():
         float(metric.result())
+
+
+def told_of_python(eagerly: bool) -> list[str]:
+    """What dream tells of a loss that counts and a step that draws, and of neither."""
+    drawn = np.random.default_rng(0)
+
+    class Counts(keras.losses.Loss):  # type: ignore[misc]
+        calls = 0
+
+        def call(self, y: Any, found: Any) -> Any:
+            self.calls += 1
+            return ops.square(y - found) * self.calls
+
+    def noisy(model: Any, x: Any, y: Any) -> Any:
+        return _scaled(model, x, y, float(drawn.uniform()))
+
+    def fitted(loss: Any, own_loss: Any = None) -> str:
+        seen = keras.Input((WIDTH,))
+        made = (OwnStep if own_loss else keras.Model)(seen, layers.Dense(1)(seen))
+        made.own_loss = own_loss
+        made.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=eagerly)
+        with said_lines() as lines:
+            made.fit(*_data(), batch_size=BATCH, verbose=0)
+        return "".join(line.partition("Received: ")[2] for line in lines if "in Python" in line)
+
+    with dream.strategy("mirrored"):
+        return [fitted("mse"), fitted(Counts()), fitted("mse", noisy)]
 
 
 LOOPS = {"Keras's loss": _keras_loss, "Keras's metric": _keras_metric}

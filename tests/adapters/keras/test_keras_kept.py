@@ -48,3 +48,14 @@ def test_a_torch_loop_over_a_keras_model_is_told_nothing_that_is_not_so() -> Non
     names = ["Keras's loss", "Keras's metric"]
     for rank in call(TORCH[0], MODULE, "told", names):
         assert rank == {name: [] for name in names}
+
+
+@pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cell", [CELLS[1], DEVICES], ids=str)
+def test_what_counts_in_python_in_a_step_that_is_traced_is_told(cell: Cell, eagerly: bool) -> None:
+    """Ranks that run each step in Python count alike."""
+    for quiet, counts, draws in call(cell, MODULE, "told_of_python", eagerly):
+        assert quiet == ""
+        told = not eagerly or cell == DEVICES
+        assert counts.startswith("a step that changes Counts.calls.") == told
+        assert draws.startswith("a step that changes a Generator.") == told
