@@ -135,29 +135,29 @@ class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is u
 
     def __init__(self, inner: Any, passes: DataPasses) -> None:
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self._inner = inner
+        self.inner = inner
         self._passes = passes
         self._order = np.arange(inner.num_batches)
 
     @property
     def num_batches(self) -> Any:
-        return self._inner.num_batches
+        return self.inner.num_batches
 
     def __getitem__(self, index: int) -> Any:
-        return self._inner[int(self._order[index])]
+        return self.inner[int(self._order[index])]
 
     def begin_pass(self) -> None:
         """Draw the order of the next pass. Before Keras starts the workers that read by it."""
         self._order = epoch_order(
-            self._inner.num_batches, seed=self._passes.seed or 0, epoch=self._passes.draw(),
+            self.inner.num_batches, seed=self._passes.seed or 0, epoch=self._passes.draw(),
             shuffle=True,
         )  # fmt: skip
 
     def on_epoch_begin(self) -> None:
-        self._inner.on_epoch_begin()
+        self.inner.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        self._inner.on_epoch_end()
+        self.inner.on_epoch_end()
 
 
 def find(

@@ -202,8 +202,12 @@ def undivided_batches(source: Batches, digest_of: Digest) -> Callable[[int], tf.
 
 
 def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.data.Dataset]:
-    """Return what gives `take(batch)` of each global batch."""
+    """Return what gives `take(batch)` of each global batch. Of a PyDataset that reorders as an
+    epoch ends, wherever that is, none is read before its step: how many Keras's own prefetch has
+    read is a matter of time, and may be others on each rank."""
     batches = whole_batches(source)
+    if source.in_steps and private_data.is_reordered(source.adapter):
+        batches = partial(_left_out, private_data.as_asked_for(source.adapter))
     as_alone = source.in_steps or private_data.is_generator(source.adapter)
     ahead = None if as_alone else tf.data.AUTOTUNE
     follows = source.in_steps and not private_data.is_read_ahead(source.adapter)

@@ -16,7 +16,7 @@ from keras_own_steps import WIDTH, OwnStep, own, said_lines
 
 import dream
 
-__all__ = ["ended", "told", "told_of_python"]
+__all__ = ["ended", "read_as_epochs_end", "told", "told_of_python"]
 Loss = Callable[[Any, Any, Any], Any]
 ROWS, BATCH = 48, 8
 
@@ -335,6 +335,35 @@ def _keras_metric() -> None:
     _torch_loop(torch.nn.functional.mse_loss, metric.update_state)
     with torch.no_grad():
         float(metric.result())
+
+
+class _Counted(keras.utils.PyDataset):  # type: ignore[misc]
+    """Notes how many batches have been read as an epoch ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.ends = 0, [0]
+
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        x, y = _data()
+        return x[index * BATCH : (index + 1) * BATCH], y[index * BATCH : (index + 1) * BATCH]
+
+    def on_epoch_end(self) -> None:
+        self.ends.append(self.read)
+
+
+def read_as_epochs_end() -> list[int]:
+    """How many batches of a PyDataset are read in each epoch, which are of two."""
+    with dream.strategy("mirrored"):
+        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
+        made.compile(keras.optimizers.SGD(0.1), "mse")
+        data = _Counted()
+        made.fit(data, epochs=4, steps_per_epoch=2, verbose=0)
+    return np.diff(data.ends).tolist()
 
 
 def told_of_python(eagerly: bool) -> list[str]:

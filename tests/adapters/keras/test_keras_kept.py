@@ -8,6 +8,7 @@ from keras_figures import CELLS, DEVICES, Ranks, assert_as_plain, ended_of, over
 from keras_launching import Cell, call
 
 pytestmark = pytest.mark.slow
+EXHAUSTIVE = pytest.mark.exhaustive
 MODULE = "keras_kept"
 TORCH, FURTHER = CELLS[:1], [Cell("torch", 3)]
 ANY = [
@@ -44,13 +45,21 @@ def test_a_dataset_is_read_no_further_ahead_than_by_keras(ranks: Ranks, name: st
     assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", [CELLS[1], pytest.param(DEVICES, marks=EXHAUSTIVE)], ids=str)
+def test_a_dataset_that_reorders_is_read_batch_by_batch(cell: Cell) -> None:
+    """Where steps end an epoch early: what else was read by then would be a matter of time. The
+    first batches are looked at beforehand."""
+    for _, *read in call(cell, MODULE, "read_as_epochs_end"):
+        assert read == [2, 2, 2, 2]
+
+
 def test_a_torch_loop_over_a_keras_model_is_told_nothing_that_is_not_so() -> None:
     names = ["Keras's loss", "Keras's metric"]
     for rank in call(TORCH[0], MODULE, "told", names):
         assert rank == {name: [] for name in names}
 
 
-@pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("cell", [CELLS[1], DEVICES], ids=str)
 def test_what_counts_in_python_in_a_step_that_is_traced_is_told(cell: Cell, eagerly: bool) -> None:
     """Ranks that run each step in Python count alike."""
