@@ -3,7 +3,6 @@ they stand still between traces, and replicas are traced by themselves."""
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +65,7 @@ def _reads(model: Any) -> Callable[[], _State]:
     return read
 
 
-def _state(generator: Any) -> bytes:
+def _state(generator: Any) -> str:
     if isinstance(generator, random.Random):
-        return pickle.dumps(generator.getstate())
-    return pickle.dumps(generator.bit_generator.state)
+        return repr(generator.getstate())
+    return repr(generator.bit_generator.state)
