@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any, Self, TypeVar, final
 
@@ -75,12 +76,15 @@ def first_use(places: Iterable[tuple[Any, str]], found: Callable[[], None]) -> C
     patches = Patches()
 
     def watched(owner: Any, name: str) -> Callable[..., Any]:
-        @wraps(getattr(owner, name))
+        own = getattr(owner, name)
+
+        @wraps(own)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             patches.restore()
             found()
             return getattr(owner, name)(*args, **kwargs)
 
+        vars(wrapped)["__signature__"] = signature(own)  # Keras looks for its `self`
         return wrapped
 
     for owner, name in places:

@@ -23,11 +23,13 @@ def check_compiled(model: Any) -> None:
 
 def check_compilation(model: Any, engine: Engine, asked: Any) -> None:
     """XLA cannot compile collectives: it is off, and where it was `asked` for, that is said: the
-    numbers are the same. TensorFlow cannot put the steps of several devices into one loop."""
+    numbers are the same, but XLA draws others. TensorFlow cannot put the steps of several devices
+    into one loop."""
     if asked is True:
         logger.info(
             "a compiled step cannot hold the sum over the replicas, so the step of %s is not "
-            "compiled. Received: jit_compile=True. The numbers are the same",
+            "compiled. Received: jit_compile=True. The numbers are the same, save what is drawn "
+            "(dropout, noise): XLA draws other numbers",
             model.name,
         )
     if model.jit_compile:

@@ -333,17 +333,15 @@ def set_first_epoch(model: Any, epoch: int | None) -> None:
 
 
 def symbolic(batch: Any) -> Any:
-    """Return KerasTensors like the tensors of a batch, their first dim open."""
-    return tree.map_structure(
-        lambda t: (
-            None
-            if t is None
-            else keras.KerasTensor(
-                (None, *t.shape[1:]), dtype=str(keras.backend.standardize_dtype(t.dtype))
-            )
-        ),
-        batch,
-    )
+    """Return KerasTensors like the tensors of a batch, their first dim open where a graph is
+    traced. On torch Keras would call what it tries twice for that, and once else."""
+    traced = keras.backend.backend() != "torch"
+
+    def like(t: Any) -> Any:
+        shape = (None, *t.shape[1:]) if traced else tuple(t.shape)
+        return keras.KerasTensor(shape, dtype=str(keras.backend.standardize_dtype(t.dtype)))
+
+    return tree.map_structure(lambda t: None if t is None else like(t), batch)
 
 
 def counter(optimizer: Any) -> Any:

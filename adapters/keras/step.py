@@ -17,7 +17,7 @@ from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
 from dream.adapters.keras.engine import BATCH, MORE, PARTS, SHARE, WHOLE, BatchShare, Engine
 from dream.adapters.keras.randomness import sizes
-from dream.adapters.keras.update import batch_norm, own_step
+from dream.adapters.keras.update import batch_norm, in_python, own_step
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
@@ -32,13 +32,14 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     with engine.stepping(), engine.drawing(share), losses.weighed(engine, dealt):
         drawn = sizes.known(own_step.check(model, engine, batch))
         worth = own_step.weight(model, engine, share) if custom else 1.0
+        noted = in_python.watched(model, engine)
         scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
         batch = _begun(batch, share, engine)
         if custom:
-            with drawn, scope, optimizer.step_scope(worth), sums.noting():
+            with drawn, scope, optimizer.step_scope(worth), sums.noting(), noted:
                 logs = _own_step(model, "train_step", batch)
             return sums.finish(batch, logs, [])
-        with drawn, scope, optimizer.holding_scope(share.fraction) as held, sums.noting():
+        with drawn, scope, optimizer.holding_scope(share.fraction) as held, sums.noting(), noted:
             logs = type(model).train_step(model, batch)
         if not held and model.trainable_weights:
             raise ConfigurationError(
@@ -52,7 +53,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
 def _train_in_micros(model: Any, engine: Engine, batch: Any, share: BatchShare) -> Any:
     """Train in micro-batches, whose sum travels once."""
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
-    with engine.stepping(), engine.drawing(share):
+    with engine.stepping(), engine.drawing(share), in_python.watched(model, engine):
         update = engine.fitted(
             model, lambda: _accumulated(model, engine, batch, share.fraction), engine.rows(batch)
         )

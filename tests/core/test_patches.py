@@ -3,6 +3,7 @@ function finds where it was made."""
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from dream._patches import bound_to, in_this_context, value_set
+from dream._patches import bound_to, first_use, in_this_context, value_set
 
 _VALUE: ContextVar[int] = ContextVar("value", default=0)
 
@@ -37,3 +38,17 @@ def test_a_function_finds_the_values_of_where_it_was_made() -> None:
         assert thread.submit(again).result() == [3, 3]  # it calls itself within
     assert again(0) == [3]
     assert _VALUE.get() == 0
+
+
+def test_what_tells_of_its_first_use_looks_as_before() -> None:
+    """Keras looks at how a layer's class is made."""
+
+    class Made:
+        def __init__(self, width: int = 2) -> None:
+            self.width = width
+
+    before = inspect.getfullargspec(Made.__init__)
+    found: list[bool] = []
+    first_use([(Made, "__init__")], lambda: found.append(True))
+    assert inspect.getfullargspec(Made.__init__) == before
+    assert (Made(3).width, Made().width, found) == (3, 2, [True])

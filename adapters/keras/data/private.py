@@ -12,6 +12,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.utils import PyDataset
 
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Sliceable", "get_data_adapter", "is_tf_dataset"]
 
@@ -49,6 +50,38 @@ def read_in_threads(adapter: Any, by_tensorflow: bool) -> bool:
     if isinstance(adapter, TFDatasetAdapter):
         return _runs_python(adapter._dataset)
     return by_tensorflow or getattr(adapter, "enqueuer", None) is not None
+
+
+_READ_AHEAD = {
+    "_MapAndBatchDataset",
+    "_ParallelBatchDataset",
+    "_ParallelInterleaveDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+}
+
+
+def is_read_ahead(adapter: Any) -> bool:
+    """Whether the last operation of a tf.data.Dataset reads ahead by itself. TensorFlow adds one
+    that does to any other, unless optimizations are off."""
+    last = adapter.get_tf_dataset()
+    while type(last).__name__ in ("_IgnoreErrorsDataset", "_OptionsDataset"):
+        last = last._inputs()[0]
+    return type(last).__name__ in _READ_AHEAD
+
+
+def is_reordered(adapter: Any) -> bool:
+    """Whether Keras's adapter reads a PyDataset, by no workers, that does something of its own as
+    an epoch ends."""
+    data = getattr(adapter, "py_dataset", None)
+    kind = type(getattr(data, "inner", data))
+    own = getattr(kind, "on_epoch_end", None) is not PyDataset.on_epoch_end
+    return data is not None and adapter.enqueuer is None and own
+
+
+def as_asked_for(adapter: Any) -> Any:
+    """Return the batches of a PyDataset without the prefetch that Keras ends them with."""
+    return adapter.get_tf_dataset()._inputs()[0]
 
 
 def _runs_python(dataset: Any) -> bool:

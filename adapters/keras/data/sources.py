@@ -99,7 +99,8 @@ class Batches:
 
     adapter: Keras's own. ordered: the PyDataset behind it, where dream gives its order. fixed:
     whether every process gives the batches of a pass in the same order. parted: whether each rank
-    reads its own part of it.
+    reads its own part of it. in_steps: whether an epoch is of a number of batches that was given,
+    so that what is read ahead may be of the next.
     """
 
     adapter: Any
@@ -107,6 +108,7 @@ class Batches:
     ordered: OrderedDataset | None = None
     fixed: bool = False
     parted: bool = False
+    in_steps: bool = False
 
     @property
     def num_batches(self) -> int | None:
@@ -133,29 +135,29 @@ class OrderedDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is u
 
     def __init__(self, inner: Any, passes: DataPasses) -> None:
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self._inner = inner
+        self.inner = inner
         self._passes = passes
         self._order = np.arange(inner.num_batches)
 
     @property
     def num_batches(self) -> Any:
-        return self._inner.num_batches
+        return self.inner.num_batches
 
     def __getitem__(self, index: int) -> Any:
-        return self._inner[int(self._order[index])]
+        return self.inner[int(self._order[index])]
 
     def begin_pass(self) -> None:
         """Draw the order of the next pass. Before Keras starts the workers that read by it."""
         self._order = epoch_order(
-            self._inner.num_batches, seed=self._passes.seed or 0, epoch=self._passes.draw(),
+            self.inner.num_batches, seed=self._passes.seed or 0, epoch=self._passes.draw(),
             shuffle=True,
         )  # fmt: skip
 
     def on_epoch_begin(self) -> None:
-        self._inner.on_epoch_begin()
+        self.inner.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        self._inner.on_epoch_end()
+        self.inner.on_epoch_end()
 
 
 def find(
@@ -184,7 +186,7 @@ def find(
         check_batch_size(size, parts)
         places = private_data.get_data_adapter(np.arange(samples), None, None, size, None, shuffle)
         return Arrays(inputs, samples, size, shuffle, passes, adapter, places)
-    return Batches(adapter, passes, ordered, fixed)
+    return Batches(adapter, passes, ordered, fixed, in_steps=steps is not None)
 
 
 _DEALT, _BY_FILES = ("AUTO", "DATA"), ("AUTO", "FILE")

@@ -51,6 +51,15 @@ def kept(*tried: Any) -> Iterator[None]:
             undo()
 
 
+def reached(*roots: Any) -> list[Any]:
+    """Return what these keep and what their functions go by."""
+    found = _Reached()
+    layers = [x for each in roots if isinstance(each, keras.Layer) for x in private.layers_of(each)]
+    for undo in reversed([*found.from_these([*roots, *layers])]):
+        undo()
+    return found.all()
+
+
 @final
 class _Untaken:
     """Stands in for an iterator."""
@@ -70,6 +79,9 @@ class _Reached:
         self._seen: dict[int, Any] = {}  # held, so that no other object gets the number of one
         self._left: deque[Any] = deque()
         self._bytes = 0
+
+    def all(self) -> list[Any]:
+        return list(self._seen.values())
 
     def from_these(self, roots: Iterable[Any]) -> Iterator[_Undo]:
         self._left.extend(roots)

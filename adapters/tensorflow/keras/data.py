@@ -187,8 +187,9 @@ def of_batches(
     source: Batches, ranks: Sequence[int], division: Division, digest_of: Digest
 ) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks` of global batches that a source yields, each with the
-    digest of its batch. A generator is read as far ahead as Keras reads it, and no further: what it
-    draws from may be drawn from elsewhere."""
+    digest of its batch. A generator, and what epochs end within, is read as far ahead as Keras
+    reads it, and no further: what it draws from may be drawn from elsewhere, and an epoch's end or
+    a validation may change the batches that come after it."""
     return _taken(
         source,
         lambda whole: _of_ranks([_cut(whole, rank, division, digest_of(whole)) for rank in ranks]),
@@ -201,17 +202,25 @@ def undivided_batches(source: Batches, digest_of: Digest) -> Callable[[int], tf.
 
 
 def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.data.Dataset]:
-    """Return what gives `take(batch)` of each global batch."""
+    """Return what gives `take(batch)` of each global batch. Of a PyDataset that reorders as an
+    epoch ends, wherever that is, none is read before its step: how many Keras's own prefetch has
+    read is a matter of time, and may be others on each rank."""
     batches = whole_batches(source)
-    ahead = None if private_data.is_generator(source.adapter) else tf.data.AUTOTUNE
+    if source.in_steps and private_data.is_reordered(source.adapter):
+        batches = partial(_left_out, private_data.as_asked_for(source.adapter))
+    as_alone = source.in_steps or private_data.is_generator(source.adapter)
+    ahead = None if as_alone else tf.data.AUTOTUNE
+    follows = source.in_steps and not private_data.is_read_ahead(source.adapter)
 
     @as_it_stands
     def cut(*batch: Any) -> Any:
         return take(batch[0] if len(batch) == 1 else batch)
 
     def elements(left_out: int) -> tf.data.Dataset:
-        shares = _plain(batches(left_out).map(cut, num_parallel_calls=ahead))
-        return shares if ahead is None else shares.prefetch(ahead)
+        shares = batches(left_out).map(cut, num_parallel_calls=ahead)
+        if follows:
+            return shares  # TensorFlow reads these ahead, as it does the source alone
+        return _plain(shares) if ahead is None else _plain(shares).prefetch(ahead)
 
     return elements
 

@@ -146,6 +146,15 @@ class MirroredEngine(TensorFlowEngine):
                 if tf.distribute.get_strategy() is not self._distribution:
                     open_scope.pop_all()  # keras.backend.clear_session has ended it
 
+    def rehearse(self, step: Callable[[Any], None], batch: Any) -> None:
+        self._share_seed()
+
+        def sharing(given: Any) -> None:
+            private.share_seed(self._shared_seed)
+            step(given)
+
+        super().rehearse(sharing, batch)
+
     def stepping(self) -> AbstractContextManager[Any]:
         return hooks.unscaled_losses()
 

@@ -12,11 +12,11 @@ import keras
 import numpy as np
 from keras import layers, ops
 from keras_own_numbers import ended, numbers
-from keras_own_steps import WIDTH, OwnStep, own
+from keras_own_steps import WIDTH, OwnStep, own, said_lines
 
 import dream
 
-__all__ = ["ended", "told"]
+__all__ = ["ended", "read_as_epochs_end", "told", "told_of_python"]
 Loss = Callable[[Any, Any, Any], Any]
 ROWS, BATCH = 48, 8
 
@@ -159,6 +159,32 @@ def gradients_that_add_up() -> list[Any]:
     return list(_keeping(lambda *_: None, _Accumulates, batches=0).get_weights())
 
 
+@numbers
+def what_a_loss_and_its_like_count() -> list[Any]:
+    """A loss, a metric and a regularizer, which Keras on torch calls once to find out shapes."""
+    calls, drawn = {"loss": 0, "penalty": 0}, np.random.default_rng(0)
+
+    def counted(y: Any, found: Any) -> Any:
+        calls["loss"] += 1
+        return ops.mean(ops.square(y - found), axis=-1) * calls["loss"]
+
+    def penalty(weights: Any) -> Any:
+        calls["penalty"] += 1
+        return 0.001 * calls["penalty"] * ops.sum(ops.square(weights))
+
+    def noisy(_: Any, found: Any) -> Any:
+        return ops.abs(found)[:, 0] * float(drawn.uniform(0.5, 1.5))
+
+    _as_alone()
+    x, y = _data()
+    layer = layers.Dense(1, kernel_regularizer=penalty)
+    made = keras.Sequential([keras.Input((WIDTH,)), layer])
+    made.compile(keras.optimizers.SGD(0.01), counted, metrics=[noisy])
+    logs = made.fit(x, y, batch_size=13, epochs=2, validation_split=0.2, verbose=0).history
+    batch = made.train_on_batch(x[:5], y[:5])
+    return [*made.get_weights(), *logs.values(), batch, *calls.values(), drawn.uniform()]
+
+
 def _loader(batch: int = BATCH, **options: Any) -> Any:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -204,6 +230,25 @@ def loaders_beside_fit() -> list[Any]:
     drawn = ((x,) for x, _ in loader)
     answers = [made.predict(given, verbose=0) for given in (loader, drawn)]
     return [*answers, made.predict(loader, steps=2, verbose=0), seen]
+
+
+@numbers
+def a_dataset_that_is_validated_on_too() -> list[Any]:
+    """Each pass over it is shuffled anew, whoever begins it; three epochs are two passes."""
+    import tensorflow as tf
+
+    found: list[Any] = []
+    for end in (lambda data: data, lambda data: data.prefetch(1)):
+        keras.utils.set_random_seed(3)
+        shuffled = tf.data.Dataset.from_tensor_slices(_data()).shuffle(ROWS, seed=2)
+        data = end(shuffled.batch(BATCH).repeat())
+        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
+        made.compile(keras.optimizers.SGD(0.1), "mse")
+        logs = made.fit(
+            data, epochs=4, steps_per_epoch=3, validation_data=data, validation_steps=2, verbose=0
+        )
+        found.extend([*made.get_weights(), *logs.history.values()])
+    return found
 
 
 @numbers
@@ -290,6 +335,62 @@ def _keras_metric() -> None:
     _torch_loop(torch.nn.functional.mse_loss, metric.update_state)
     with torch.no_grad():
         float(metric.result())
+
+
+class _Counted(keras.utils.PyDataset):  # type: ignore[misc]
+    """Notes how many batches have been read as an epoch ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.ends = 0, [0]
+
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        x, y = _data()
+        return x[index * BATCH : (index + 1) * BATCH], y[index * BATCH : (index + 1) * BATCH]
+
+    def on_epoch_end(self) -> None:
+        self.ends.append(self.read)
+
+
+def read_as_epochs_end() -> list[int]:
+    """How many batches of a PyDataset are read in each epoch, which are of two."""
+    with dream.strategy("mirrored"):
+        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
+        made.compile(keras.optimizers.SGD(0.1), "mse")
+        data = _Counted()
+        made.fit(data, epochs=4, steps_per_epoch=2, verbose=0)
+    return np.diff(data.ends).tolist()
+
+
+def told_of_python(eagerly: bool) -> list[str]:
+    """What dream tells of a loss that counts and a step that draws, and of neither."""
+    drawn = np.random.default_rng(0)
+
+    class Counts(keras.losses.Loss):  # type: ignore[misc]
+        calls = 0
+
+        def call(self, y: Any, found: Any) -> Any:
+            self.calls += 1
+            return ops.square(y - found) * self.calls
+
+    def noisy(model: Any, x: Any, y: Any) -> Any:
+        return _scaled(model, x, y, float(drawn.uniform()))
+
+    def fitted(loss: Any, own_loss: Any = None) -> str:
+        seen = keras.Input((WIDTH,))
+        made = (OwnStep if own_loss else keras.Model)(seen, layers.Dense(1)(seen))
+        made.own_loss = own_loss
+        made.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=eagerly)
+        with said_lines() as lines:
+            made.fit(*_data(), batch_size=BATCH, verbose=0)
+        return "".join(line.partition("Received: ")[2] for line in lines if "in Python" in line)
+
+    with dream.strategy("mirrored"):
+        return [fitted("mse"), fitted(Counts()), fitted("mse", noisy)]
 
 
 LOOPS = {"Keras's loss": _keras_loss, "Keras's metric": _keras_metric}

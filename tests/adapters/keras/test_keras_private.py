@@ -117,6 +117,7 @@ private_tensorflow.update_own_copy(model.optimizer)
 private_tensorflow.skip_symbolic_build(model)
 assert private_tensorflow.strategy_of(model) is None
 assert private_tensorflow.strategy_of(model.optimizer) is not None
+import numpy
 import tensorflow as tf
 places = tf.data.Dataset.range(9).shuffle(5).batch(2)
 made = tf.data.Dataset.from_generator(range, args=(9,), output_signature=tf.TensorSpec((), "int64"))
@@ -127,6 +128,21 @@ for pure, source in (
 ):
     adapter = private_data.get_data_adapter(source, None, None, None, None, False, None)
     assert private_data.read_in_threads(adapter, True) != pure
+for ahead, source in (
+    (False, places), (False, places.repeat().with_options(tf.data.Options())),
+    (True, places.prefetch(1)), (True, places.map(abs, num_parallel_calls=2)),
+    (True, places.prefetch(1).with_options(tf.data.Options())),
+):
+    adapter = private_data.get_data_adapter(source, None, None, None, None, False, None)
+    assert private_data.is_read_ahead(adapter) == ahead
+    assert not private_data.is_reordered(adapter)
+for ends in ({}, {'on_epoch_end': lambda self: None}):
+    read = type('Read', (keras.utils.PyDataset,), {
+        '__len__': lambda self: 2, '__getitem__': lambda self, at: (numpy.ones((2, 3)),), **ends})
+    adapter = private_data.get_data_adapter(read(), None, None, None, None, False, None)
+    assert private_data.is_reordered(adapter) == bool(ends)
+    assert private_data.is_read_ahead(adapter)
+    assert len(list(private_data.as_asked_for(adapter))) == 2
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id
 private_tensorflow.put_in_place(kernel, made := tf.Variable(tf.ones((3, 2))))
