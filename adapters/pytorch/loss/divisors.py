@@ -35,6 +35,8 @@ UNEVEN = (
     "joined to another: they are counted from now on, and the steps until now took it for a mean "
     "over samples. Join batches right before the model is called, or call it on each"
 )
+TOO_LATE = {LATE, UNEVEN}
+"""What was found after steps that had taken it for another thing."""
 UNLIKE = (
     "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
     "adds up: each rank's counts as its part of a count that adds up, so what was added to it, or "
