@@ -72,6 +72,13 @@ def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
     assert line in str(ran.said["said by over_a_count_and_one"])
 
 
+def test_a_one_that_may_stand_for_none_is_said_and_refused(ran: Ran) -> None:
+    line = "where that is max(count, 1) of rows that have nothing to count"
+    assert str(ran.said["said by over_positives_or_one_as_a_number"]).count(line) == 1
+    assert line in str(ran.said["of none"])
+    assert "Received: strict=True. Divide by a tensor" in str(ran.said["of none"])
+
+
 def test_a_constant_that_differs_later_is_said_without_a_backward_pass_too(ran: Ran) -> None:
     line = "it was when the loss was first seen"
     assert line in str(ran.said["said by differentiated_over_a_number_that_was_alike"])
