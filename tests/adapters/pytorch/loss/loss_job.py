@@ -75,7 +75,6 @@ def main(names: list[str]) -> None:
     named = (over_a_count_and_one, mean_times_rows, differentiated_over_a_number_that_was_alike)
     for script in (*named, over_positives_or_one_as_a_number):
         tell(strategy, f"said by {script.__name__}", lines_of(script)[1])
-    tell(strategy, "of none", refused(over_positives_or_one_as_a_number))
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:
             script()
