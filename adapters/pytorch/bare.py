@@ -203,7 +203,7 @@ class _Bare(Bearer):
     """Stands for what a loop computes by itself, in one backward pass. average: makes the gradients
     of those that all ranks have, and a message, the mean over the ranks."""
 
-    completes = True
+    alone = completes = True
 
     def __init__(
         self,

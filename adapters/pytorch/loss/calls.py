@@ -72,6 +72,9 @@ class Bearer(ABC):
     """A distributed module as backward sees it: in a backward pass its gradients become the mean
     over the ranks that share batches, and a message of a few numbers travels with them."""
 
+    alone = False
+    """Whether it stands for parameters that a loop uses by itself, in no module."""
+
     @property
     def meets(self) -> bool:
         """Whether all ranks meet in its forward pass."""

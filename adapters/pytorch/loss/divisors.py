@@ -35,6 +35,13 @@ UNEVEN = (
     "joined to another: they are counted from now on, and the steps until now took it for a mean "
     "over samples. Join batches right before the model is called, or call it on each"
 )
+OF_NONE = (
+    "a sum, divided by 1 on this rank and by other numbers on others, parts of a count: where that "
+    "is max(count, 1) of rows that have nothing to count, it is one too many, and another model is "
+    "trained. Divide by a tensor, as mask.sum().clamp(min=1), or say strategy.weigh(loss, count)"
+)
+REFUSED = {LATE, UNEVEN, OF_NONE}
+"""What was found after steps that had taken it for another thing, or is not known."""
 UNLIKE = (
     "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
     "adds up: each rank's counts as its part of a count that adds up, so what was added to it, or "
@@ -107,6 +114,19 @@ class SumDivisor:
         """Whether it is a number of things of which there are none, which no constant is."""
         return not isinstance(self.by, torch.Tensor) and self.by == 0.0
 
+    def stands_for_none(self) -> bool | None:
+        """Whether a number is what stands where nothing is counted, as in max(count, 1); None where
+        nothing tells."""
+        if (
+            isinstance(self.by, torch.Tensor)
+            or self.by != 1.0
+            or self.ragged
+            or not self.share.count
+        ):
+            return False
+        sums = [weights for weights, _ in self.weights()]
+        return None if not sums else False if 1.0 in sums else True if not any(sums) else None
+
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether
         nothing tells that it is a count, whether it may be a constant that only happens to be one,
@@ -120,7 +140,7 @@ class SumDivisor:
             counts = _is_count(by, self.over, self.share) or by in _sizes(self.over, self.share)
         told = [given for each, given in self.weights() if _is_sum(by, each)]
         known = counts or bool(told)
-        sure = any(told) or (known and self.whole)
+        sure = any(told) or (known and self.whole) or bool(self.stands_for_none())
         told_of = not counts, tensor, not known, not sure, self.ragged
         return [by, -by, *map(float, told_of)]
 
@@ -154,8 +174,9 @@ class Verdict:
         if not alike:
             unlike = UNLIKE if of_tensor and figures[4] else ""
             return cls(count=True, noticed=unlike, of_tensor=of_tensor)
-        if not of_tensor:
-            return cls(False, greatest, _noticed_of_number(greatest, share))
+        if not of_tensor:  # a number that is the sum of a mask on every rank is no constant
+            noticed = _noticed_of_number(greatest, share)
+            return cls(False, greatest, noticed) if figures[5] else cls(True)
         if figures[2] and share is not None and greatest == share.total:
             return cls(False, greatest, CONSTANT, of_tensor=True)
         if not figures[5]:
@@ -186,11 +207,17 @@ class Verdict:
 
 
 def divided_by_numbers(
-    numbers: Sequence[float], over: Reduction, share: Share, *, ragged: bool
+    numbers: Sequence[float],
+    over: Reduction,
+    share: Share,
+    weights: Callable[[], Iterable[tuple[float, bool]]],
+    *,
+    ragged: bool,
 ) -> SumDivisor:
     counts = any(_is_count(number, over, share) for number in numbers)
+    total = share.total in numbers
     return SumDivisor(
-        prod(numbers), over, share, ragged, counts=counts, all_samples=share.total in numbers
+        prod(numbers), over, share, ragged, counts=counts, all_samples=total, weights=weights
     )
 
 

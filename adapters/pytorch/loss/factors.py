@@ -16,6 +16,7 @@ from dream.adapters.pytorch.loss.divisors import (
     FIGURES,
     LATE,
     NO_DIVISOR,
+    OF_NONE,
     UNEVEN,
     Floor,
     Verdict,
@@ -319,6 +320,10 @@ def _judge(term: Term, verdict: Verdict) -> bool:
         elif verdict.of_tensor and not isinstance(divided.by, torch.Tensor):
             # max(count, 1), which is the number where there is none
             term.floor = Floor(0.0, divided.by, instead=True)
+        elif none := divided.stands_for_none():
+            term.floor = Floor(0.0, 1.0, instead=True)
+        elif none is None:
+            term.noticed = OF_NONE
     elif verdict.count is False:
         term.kind, term.count, term.floor = "sum", None, None
     elif divided.nothing and term.kind == "count":

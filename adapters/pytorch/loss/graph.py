@@ -211,10 +211,10 @@ def divisor_at(node: Any, name: str) -> torch.Tensor | float | None:
     return other if name[0] == "D" else None
 
 
-def weights_below(node: Any) -> list[tuple[float, bool]]:
+def weights_below(node: Any, *, of_one: bool = False) -> list[tuple[float, bool]]:
     """The sums of what a number's elements are multiplied by, or chosen by, where it is a sum; of a
     sum of classes' losses, what is not ignored, times its class's weight. Each with whether it is
-    the script's own."""
+    the script's own. of_one: a share is of one row, so that its mask may be of one element."""
     found: list[tuple[float, bool]] = []
     for _ in range(_FEW):
         name, after = node.name(), operands(node)
@@ -229,7 +229,7 @@ def weights_below(node: Any) -> list[tuple[float, bool]]:
             mask = saved(node, "condition")
         elif name == "MaskedFillBackward0":
             mask = saved(node, "mask").logical_not()
-        if isinstance(mask, torch.Tensor) and mask.numel() > 1:
+        if isinstance(mask, torch.Tensor) and (mask.numel() > 1 or (of_one and mask.dim())):
             found.append((float(mask.sum()), True))
         elif name not in PASS | SELECT | SUMS | SCALE:
             break

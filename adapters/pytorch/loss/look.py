@@ -40,6 +40,9 @@ class Look:
 
     def __init__(self, armed: list[TrainingCall]) -> None:
         self._armed = armed
+        bare = (call for call in armed if call.bearer is not None and call.bearer.alone)
+        self._only_rows = any(call.share is not None and call.share.count == 1 for call in bare)
+        """Whether parameters are trained by themselves: what they are multiplied by is a row."""
 
     def below(
         self, start: Any, call: TrainingCall | None, most: int, skip: set[Any] | None = None
@@ -121,6 +124,8 @@ class Look:
         sizes, before = shape_of(node), shape_of(after[0])
         rows = {call.share.count for call in self._armed if call.share is not None}
         more = sizes != before and (len(sizes) > len(before) or sizes[0] != before[0])
+        if self._only_rows and name == "MulBackward0":
+            more |= any(map(_has_dims, (saved(node, "self"), saved(node, "other"))))
         return more and any(not each or sizes[0] % each == 0 for each in rows)
 
     def _is_trained(self, leaf: torch.Tensor) -> bool:
@@ -177,6 +182,10 @@ def bearers_of(starts: Sequence[Any], armed: Sequence[TrainingCall]) -> list[Bea
                 known.add(each)
                 left.append(each)
     return [bearer for bearer in waiting if bearer in found]
+
+
+def _has_dims(kept: object) -> bool:
+    return isinstance(kept, torch.Tensor) and kept.dim() > 0
 
 
 def _marked(node: Any) -> bool:

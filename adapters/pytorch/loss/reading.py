@@ -15,6 +15,7 @@ from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
+from dream.adapters.pytorch.loss.divisors import OF_NONE, REFUSED
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.look import bearers_of
 from dream.adapters.pytorch.loss.samples.nothing import NO_GRAPH, stands_for_none
@@ -42,8 +43,8 @@ _OF_KEPT = (
     "to the model where the loader hands it out"
 )
 NEAR = (
-    "the parts of this loss count differently: its gradient is exact, unless another line says "
-    "otherwise, and its value after backward is near the global one, the same on every rank"
+    "the parts of this loss count differently, and each is weighed by itself: the loss's value "
+    "after backward is near the global one, the same on every rank"
 )
 _LATE = 64
 """The pass after which ranks look again, and after twice as many, and so on."""
@@ -190,8 +191,15 @@ def say(terms: Sequence[Term], said: set[str], *, strict: bool) -> None:
                 "gather the outputs by strategy.communicator.all_gather."
             )
             _tell(what, advice, strict=strict)
-        if term.noticed:
-            tell_once(f"the loss is {term.noticed}", said)
+        if term.noticed in REFUSED and strict:
+            what, _, advice = term.noticed.rpartition(". ")
+            _tell(f"The loss is {what}. ", f"{advice}.", strict=True)
+        elif term.noticed:
+            what = f"the loss is {term.noticed}"
+            if term.noticed == OF_NONE and what not in said:
+                said.add(what)
+                logger.warning("%s", what)  # of this rank's rows, so of this rank
+            tell_once(what, said)
 
 
 def say_coupled(found: Iterable[str], said: set[str], *, strict: bool) -> None:

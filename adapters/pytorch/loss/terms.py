@@ -359,6 +359,7 @@ class _Reader:
         assert term.share is not None
         rows = term.share.count
         times = times_the_rows([each.by for each in divisors], term.share)
+        weights = partial(graph.weights_below, node, of_one=rows == 1)
         weight = graph.weight_at(node, name)
         if weight is not None:
             term.kind, term.count, term.noticed = "count", weight, times
@@ -375,7 +376,6 @@ class _Reader:
             if not over.mean:
                 term.floor = floor_of(tensors[0].by) if len(tensors) == 1 else None
                 if term.floor is None:  # what is held above a floor is a count
-                    weights = partial(graph.weights_below, node)
                     whole = any(each.guarded for each in tensors)
                     term.divided = SumDivisor(
                         count, over, term.share, ragged=ragged, whole=whole, weights=weights
@@ -390,7 +390,7 @@ class _Reader:
         term.kind = "sum"
         term.read = [each.at for each in divisors]
         if numbers:
-            term.divided = divided_by_numbers(numbers, over, term.share, ragged=ragged)
+            term.divided = divided_by_numbers(numbers, over, term.share, weights, ragged=ragged)
             term.kind, term.count, term.noticed = term.divided.read()
 
 

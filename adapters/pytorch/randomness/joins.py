@@ -62,6 +62,7 @@ class Joins:
         self._views: dict[tuple[int, ...], set[int]] = {}
         self._seen: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._past: dict[tuple[int, ...], int] = {}
+        self._of_batches: list[Share] = []
         self._told = False
 
     def forget(self) -> None:
@@ -72,6 +73,7 @@ class Joins:
         self._views.clear()
         self._seen.clear()
         self._past.clear()
+        self._of_batches.clear()
         self.wanted = self.used = self._joins = False
         self.share_of, self.newest = lambda _: None, tuple
 
@@ -103,6 +105,8 @@ class Joins:
         self.used = self._joins = True
         parts = [part for x in given for part in self._parts_of(x)]
         lengths, shares = zip(*parts, strict=True)
+        if dealt := [each for each in shares if each is not None and each.parts > 1]:
+            self._of_batches = dealt
         memory = made.data_ptr() if turns else 0
         join = Join(lengths, shares, made.requires_grad, flat, memory)
         if not flat:
@@ -143,7 +147,7 @@ class Joins:
             totals.update(each.total for each in shares if each is not None and each.parts > 1)
             unknown += sum(each is None for each in shares)
         if unknown and (totals or unknown > 1 or self._joins):
-            totals.update(each.total for each in self.newest())
+            totals.update(each.total for each in (*self.newest(), *self._of_batches))
         return len(totals) > 1
 
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:

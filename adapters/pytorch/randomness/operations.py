@@ -17,8 +17,8 @@ from dream._patches import in_this_context
 from dream.adapters.pytorch.randomness.current import Found, current
 from dream.adapters.pytorch.randomness.functions import DrawKind
 from dream.adapters.pytorch.randomness.joins import joining, joins, repeating
+from dream.adapters.pytorch.randomness.parameters import has_rows, of_parameters
 from dream.adapters.pytorch.randomness.rows import Place, Rows, empty_for, spread_for
-from dream.adapters.pytorch.randomness.sites import of_parameters
 from dream.adapters.pytorch.update.same_numbers import mark
 
 Own = Callable[..., Any]
@@ -40,7 +40,9 @@ def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     joins.wanted = True
     if rows is not None:
         found = current.memory.find(name, shape, rows, x)
-        return None if found is None or of_parameters(x) else found
+        if found is None or has_rows(name, x, found[0].count, current.memory.drawn_for):
+            return found
+        return None
     if current.outside is None or of_parameters(x):
         return None
     rows = current.outside(shape, x, name)

@@ -165,4 +165,6 @@ def _order_of(x: torch.Tensor) -> list[int]:
     """Sort dims by how far apart in memory what lies along them is. One of a single row lies inside
     that of the same stride: its batch may be transposed none the less."""
     strides, sizes = x.stride(), x.shape
+    if 0 in strides:  # expanded, which torch's own stay where they are for
+        strides = torch.empty_like(x, device="meta").stride()
     return sorted(range(x.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1, dim))

@@ -8,11 +8,8 @@ import re
 import sys
 from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import Any, final
+from typing import final
 from zlib import crc32
-
-import torch
-from torch import nn
 
 from dream.adapters.pytorch.randomness.words import (
     LOADS,
@@ -290,46 +287,3 @@ class Sites:
         if len(shape) > 1:
             self._of_parameters.add(at)
         return at not in self._of_parameters
-
-
-_LONGEST = 32
-_SHAPES = frozenset(
-    [
-        "Alias",
-        "Clone",
-        "Expand",
-        "Permute",
-        "Reshape",
-        "Select",
-        "Slice",
-        "Squeeze",
-        "T",
-        "ToCopy",
-        "Transpose",
-        "UnsafeView",
-        "Unsqueeze",
-        "View",
-        "WeightNormInterface",
-    ]
-)
-"""Operations that one tensor goes through."""
-
-
-def of_parameters(x: Any) -> bool:
-    """Whether it is a parameter, or made of parameters by what changes only shapes or types."""
-    if isinstance(x, nn.Parameter):
-        return True
-    if not isinstance(x, torch.Tensor) or not x.requires_grad:
-        return False
-    if x.grad_fn is None:
-        return False
-    waiting, seen = [x.grad_fn], 0
-    while waiting:
-        node, seen = waiting.pop(), seen + 1
-        name = node.name().partition("Backward")[0]
-        if name == "torch::autograd::AccumulateGrad":
-            continue
-        if seen > _LONGEST or name not in _SHAPES:
-            return False
-        waiting += [parent for parent, _ in node.next_functions if parent is not None]
-    return True

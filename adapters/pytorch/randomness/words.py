@@ -26,7 +26,8 @@ Places = dict[int, tuple[CodeType, int]]
 
 @final
 class Words(NamedTuple):
-    """given: names in the call, then those in the lines that these were set in, and so on. bound:
+    """given: names in the call, then those in the lines that these were set in, and so on, but in
+    no loop that the call is not in, whose names another thing may have had. bound:
     names that loops around the call have set in this turn, the innermost loop's first, of each the
     last set first.
     free: names that no loop sets. loop: the innermost one around the call."""
@@ -55,7 +56,12 @@ def words_at(code: CodeType, at: int) -> Words:
     free = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
     free |= dict.fromkeys(name for name, _ in stores)
     own_names = tuple(name for name in free if name not in looped)
-    return Words(tuple(_given(done, stores, at)), bound, own_names, next(iter(around), None))
+    around_it = [
+        (name, each)
+        for name, each in stores
+        if _within(at, next((x for x in loops if _within(each.offset, x)), (0, at)))
+    ]
+    return Words(tuple(_given(done, around_it, at)), bound, own_names, next(iter(around), None))
 
 
 def variables_of(frame: FrameType) -> Mapping[str, Any]:

@@ -127,19 +127,22 @@ class KeptRows:
                 kept_on = (each for each in leaves if of_rows and self._outlives(each))
                 joined += [(x, each) for each in kept_on][:1]
                 own = name in _JOINS and not x.requires_grad
-                if own and not of_rows and any(each in self._earlier for each in leaves):
+                if own and not of_rows and any(map(self._is_left, leaves)):
                     joined.append((x, x))
                 if name.strip("_") in _CHOOSES and x.dim() and not of_rows:
                     numbers = (n for n in leaves if not n.dim() and n in self._earlier)
                     joined += [(x, number) for number in numbers][:1]
         return joined
 
+    def _is_left(self, x: torch.Tensor) -> bool:
+        """Whether earlier batches have left it, and it is none of them."""
+        return x in self._earlier and joins.share_of(x) is None
+
     def _outlives(self, x: torch.Tensor) -> bool:
         """Whether earlier batches have left it, and it has no row for each of this one's, as a
         codebook that follows them; and it is none of them, as a loop takes them again."""
         several = x in self._earlier and x.dim() and x.is_floating_point() and not x.requires_grad
-        other = bool(several) and self._count not in x.shape[:2]
-        return other and joins.share_of(x) is None
+        return bool(several) and self._count not in x.shape[:2] and joins.share_of(x) is None
 
     def tell_written(self, name: str, target: torch.Tensor) -> None:
         """Say once where rows are written into what outlives the batch."""

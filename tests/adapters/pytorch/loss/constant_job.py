@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 from constant_scripts import COUPLED, INNOCENT
-from joined_scripts import LIKENED, TOGETHER
+from joined_scripts import FOUND_LATE, LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
 from loss_job import difference, lines_of, refused, tell
 from loss_scripts import Trained
@@ -22,7 +22,7 @@ def main(names: list[str]) -> None:
         pass
     coupled = {name: script for name, (script, _) in (COUPLED | MIXED | LIKENED).items()}
     innocent = INNOCENT | APART | TOGETHER | SINGLES
-    scripts = {**innocent, **WRITTEN, **CUT, **coupled}
+    scripts = {**innocent, **WRITTEN, **CUT, **FOUND_LATE, **coupled}
     for name in names or scripts:
         script = scripts[name]
         plain = script()

@@ -14,6 +14,7 @@ from loss_scripts import CLASSES, WIDTH, Trained, mlp
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+Join = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -60,7 +61,22 @@ def noise_for_the_smaller() -> Trained:
     return loop(mlp(), loss, batch=6, epochs=3)
 
 
-def means_over_each(*, again: bool) -> Trained:
+def one_after_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, y])
+
+
+def worked_on(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, y]) * 1.5
+
+
+def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """By no function of torch's for that."""
+    both = torch.empty(len(x) + len(y), WIDTH)
+    both[: len(x)], both[len(x) :] = x, y
+    return both
+
+
+def means_over_each(*, again: bool, join: Join = one_after_another) -> Trained:
     """Batches of 10 of both, whose last ones are of other sizes. again: of kept ones, by turns."""
     torch.manual_seed(3)
     others = DataLoader(TensorDataset(torch.randn(19, WIDTH)), batch_size=10)
@@ -68,8 +84,21 @@ def means_over_each(*, again: bool) -> Trained:
 
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         (theirs,) = next(kept)
-        out = m(torch.cat([b[0], theirs]))
+        out = m(join(b[0], theirs))
         return out[: len(b[0])].square().mean() + out[len(b[0]) :].sigmoid().mean()
+
+    return loop(mlp(), loss, batch=10, epochs=3)
+
+
+def replayed() -> Trained:
+    """Some of the batches until now, the newest among them or not."""
+    torch.manual_seed(3)
+    past: list[torch.Tensor] = []
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        past.append(b[0])
+        out = m(torch.cat([past[-k] for k in (1, 2)[: len(past)]]) / 2)
+        return out.square().mean() + m(b[0]).sigmoid().mean()
 
     return loop(mlp(), loss, batch=10, epochs=3)
 
@@ -109,8 +138,12 @@ TOGETHER = {
     "noise_for_the_smaller": noise_for_the_smaller,
     "means_over_each": partial(means_over_each, again=False),
     "means_over_each_again": partial(means_over_each, again=True),
+    "means_over_each_again_worked_on": partial(means_over_each, again=True, join=worked_on),
+    "replayed": replayed,
     "squeezed": squeezed,
 }
 LIKENED: dict[str, tuple[Callable[[], Trained], str]] = {
     "likenesses_of_both": (likenesses_of_both, "rows, by "),
 }
+FOUND_LATE = {"means_over_each_written": partial(means_over_each, again=True, join=written)}
+"""A first step is taken before it is found what a loss is."""

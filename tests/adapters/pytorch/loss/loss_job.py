@@ -20,6 +20,7 @@ from loss_scripts import (
     nothing_that_counts,
     over_a_count_and_one,
     over_a_tensor_of_five,
+    over_positives_or_one_as_a_number,
 )
 
 import dream
@@ -72,7 +73,7 @@ def main(names: list[str]) -> None:
         with dream.strategy("mirrored") as made_for:
             tell(strategy, name, difference(plain, by_hand(made_for)))
     named = (over_a_count_and_one, mean_times_rows, differentiated_over_a_number_that_was_alike)
-    for script in named:
+    for script in (*named, over_positives_or_one_as_a_number):
         tell(strategy, f"said by {script.__name__}", lines_of(script)[1])
     for name, (script, _) in NOT_UNDERSTOOD.items():
         with dream.strategy("mirrored") as strategy:

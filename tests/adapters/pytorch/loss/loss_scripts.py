@@ -296,6 +296,46 @@ def over_a_count_as_a_number() -> Trained:
     return loop(mlp(), loss)
 
 
+def a_temperature_by_itself() -> Trained:
+    """As SAC has it: a number of no module, over what a model gave; a share has a single row."""
+    model, printed = mlp(), []
+    heat = torch.zeros(1, requires_grad=True)
+    both = [torch.optim.SGD(model.parameters(), lr=0.05), torch.optim.SGD([heat], lr=0.1)]
+    data = TensorDataset(numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3))
+    for x, y in DataLoader(data, batch_size=5):
+        each = F.cross_entropy(model(x), y, reduction="none")
+        for optimizer, loss in zip(
+            both, (each.mean(), (heat.exp() * (each.detach() - 1.0)).mean()), strict=True
+        ):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            printed.append(loss.item())
+    return [*trained(model, printed)[0], heat.detach().clone()], printed
+
+
+def over_a_mask_or_one_as_a_number() -> Trained:
+    """Some ranks have nothing to count of some batches, and some a single row."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        mask = b[2] > 1.0
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (each * mask).sum() / max(1, int(mask.sum()))
+
+    return loop(mlp(), loss, rate=0.01)
+
+
+def over_positives_or_one_as_a_number() -> Trained:
+    """Rank 0 has none of a batch, and nothing tells: that is said; one device learns another."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        positive = (b[2] > 0.4).float()
+        each = F.binary_cross_entropy_with_logits(m(b[0]).squeeze(1), positive, reduction="none")
+        return each.sum() / max(1, int(positive.sum()))
+
+    return loop(mlp(1), loss, rate=0.01)
+
+
 def over_the_batch_size_as_a_tensor() -> Trained:
     def loss(m: nn.Module, b: Any) -> torch.Tensor:
         error = m(b[0]).squeeze(1) - b[2]
@@ -1076,7 +1116,8 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         nothing_to_add_up, over_a_number_that_is_nothing_here,
         half_a_sum_of_some, sum_of_some_over_their_number,
         over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
-        over_a_count_as_a_number, over_a_count_and_a_little, over_a_full_mask,
+        over_a_count_as_a_number, over_a_mask_or_one_as_a_number, a_temperature_by_itself,
+        over_a_count_and_a_little, over_a_full_mask,
         tokens_over_their_number,
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, penalties_on_chosen_parameters, penalties_on_what_rows_choose,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from constant_scripts import COUPLED, INNOCENT
-from joined_scripts import LIKENED, TOGETHER
+from joined_scripts import FOUND_LATE, LIKENED, TOGETHER
 from kept_scripts import APART, CUT, MIXED, WRITTEN
 from single_scripts import SINGLES
 
@@ -69,6 +69,15 @@ def test_parts_of_a_batch_that_are_other_rows_on_a_share_are_named(ran: Ran, nam
     apart, said, _ = ran[name]
     assert apart > 1e-4
     assert sum(CUTS in line for line in said) == 1
+
+
+@pytest.mark.parametrize("name", FOUND_LATE)
+def test_a_loss_that_was_taken_for_another_is_named_and_refused(ran: Ran, name: str) -> None:
+    apart, said, refused = ran[name]
+    assert apart > 1e-4
+    assert sum("the steps until now took it for" in line for line in said) == 1
+    assert not any("exact" in line for line in said)
+    assert "strict=True" in refused
 
 
 def _drawn(*shape: int) -> torch.Tensor:

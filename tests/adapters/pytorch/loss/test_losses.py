@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 from loss_scripts import BY_HAND, NOT_UNDERSTOOD, QUIET, SCRIPTS
 
+import dream
+from dream.adapters.pytorch.loss.divisors import OF_NONE
+from dream.adapters.pytorch.loss.reading import say
+from dream.adapters.pytorch.loss.terms import Term
+
 JOB = Path(__file__).with_name("loss_job.py")
 NEAR = {"penalty_on_sum", "penalties_on_chosen_parameters", "two_kinds", "zipped"}
 """Their parts count differently: what a loop prints is near the global value."""
@@ -70,6 +75,13 @@ def test_what_is_taken_for_granted_is_said(ran: Ran, line: str) -> None:
 def test_a_divisor_that_is_no_known_count_is_said(ran: Ran) -> None:
     line = "a tensor that is not the same on every rank, and no count of what the loss adds up"
     assert line in str(ran.said["said by over_a_count_and_one"])
+
+
+def test_a_one_that_may_stand_for_none_is_said_and_refused(ran: Ran) -> None:
+    line = "where that is max(count, 1) of rows that have nothing to count"
+    assert str(ran.said["said by over_positives_or_one_as_a_number"]).count(line) == 1
+    with pytest.raises(dream.Unsupported, match=r"Received: strict=True\. Divide by a tensor"):
+        say([Term(None, "count", [], noticed=OF_NONE)], set(), strict=True)
 
 
 def test_a_constant_that_differs_later_is_said_without_a_backward_pass_too(ran: Ran) -> None:

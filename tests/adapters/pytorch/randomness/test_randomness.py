@@ -32,6 +32,7 @@ DRAWS: dict[str, Any] = {
     "dropout_channels_last": lambda x: F.dropout(x(WIDE), 0.3),
     "dropout_in_place": lambda x: F.dropout(x(X).clone(), 0.3, inplace=True),
     "dropout_of_heads": lambda x: F.dropout(x(MANY), 0.3),
+    "dropout_expanded": lambda x: F.dropout(x(FLAT)[:, None].expand(-1, 3, -1), 0.3),
     "dropout_half": lambda x: F.dropout(x(X.bfloat16()), 0.3),
     "dropout2d": lambda x: F.dropout2d(x(X), 0.3),
     "alpha": lambda x: F.alpha_dropout(x(FLAT), 0.3, training=True),

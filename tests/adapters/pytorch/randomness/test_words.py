@@ -46,7 +46,7 @@ def test_a_modules_names_are_its_own() -> None:
     assert frame["names"] is frame
 
 
-def held() -> Words:
+def held(_: object = None) -> Words:
     frame = sys._getframe(1)
     return words_at(frame.f_code, frame.f_lasti)
 
@@ -67,6 +67,19 @@ def test_a_loop_that_is_over_binds_no_name() -> None:
     assert {name for names in between.bound for name in names} == {"x"}
     assert (after.bound, after.loop) == ((), None)
     assert z == "bd"
+
+
+def test_a_name_that_loops_share_is_of_the_one_around_the_call() -> None:
+    """As of a policy's distribution, in a rollout and then over batches of it."""
+    given: set[str] = set()
+    for _ in range(2):
+        for step in "ab":
+            d = step * 2
+            given |= {name for names in held(d).given for name in names}
+        for row in "cd":
+            d = row * 2
+    assert "step" in given
+    assert "row" not in given
 
 
 def test_what_does_two_things_at_once_is_read_as_both() -> None:

@@ -87,6 +87,26 @@ class Again(nn.Module):
         return out
 
 
+class OfWeights(nn.Module):
+    """Drops and adds noise to what is made of its parameters, which have as many rows as a share on
+    some ranks, and to what only looks like that: an input with a gradient, a parameter for each
+    row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.randn(8, 3)), nn.Parameter(torch.randn(3, 8))
+        self.start, self.steps = nn.Parameter(torch.randn(1, 8)), nn.Parameter(torch.randn(3, 8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.dropout(x.clone().requires_grad_().view(-1, 8), 0.3, self.training)
+        start = F.dropout(self.start.expand(len(x), -1).tanh(), 0.3, self.training)
+        steps = F.dropout(self.steps.expand(len(x), -1, -1), 0.3, self.training)
+        weights = F.dropout((self.one @ self.other).relu().softmax(1), 0.3, self.training)
+        weights = weights + 0.1 * randn_like(weights) * self.one.abs().mean()
+        return self.head(((x + start) @ weights + steps.mean(1)).relu())
+
+
 def dropouts() -> nn.Module:
     return nn.Sequential(
         nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 6, 1), nn.Dropout2d(0.4), nn.SELU(),
@@ -104,6 +124,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "sequence_first": lambda: Attention(batch_first=False),
     "noise": Noise,
     "again": Again,
+    "of_weights": OfWeights,
 }
 
 

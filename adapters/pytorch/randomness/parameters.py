@@ -1,0 +1,75 @@
+"""Whether what is drawn for was made of a model's parameters alone: then it has no row of a batch,
+however many rows it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from dream.adapters.pytorch.loss import graph
+from dream.adapters.pytorch.private import shape_of
+
+_LONGEST, _MOST = 32, 1000
+_GIVEN_NUMBERS = {"IndexBackward0", "MaskedSelectBackward0", "StackBackward0"}
+"""What may have rows by the numbers that a batch gives, or one for each of its samples."""
+_MADE = graph.OF_PARAMETERS - _GIVEN_NUMBERS | {"WeightNormInterfaceBackward0"}
+_GROWS = {"ExpandBackward0"}
+_PRODUCTS = graph.PRODUCTS - {"MulBackward0"}
+
+
+def has_rows(name: str, x: Any, rows: int, known: set[tuple[str, str, tuple[int, ...]]]) -> bool:
+    """Whether what a call draws for, by an operation, was not made of parameters alone. rows: of
+    the share that it seems to be of. known: what had rows before: as large, and of the same end."""
+    node = getattr(x, "grad_fn", None)
+    if node is None:
+        return not of_parameters(x)
+    key = name, node.name(), x.shape
+    if key in known:
+        return True
+    found = not of_parameters(x, rows)
+    if found and len(known) < _MOST:
+        known.add(key)
+    return found
+
+
+def of_parameters(x: Any, rows: int = 0) -> bool:
+    """Whether it is a parameter, or made of parameters alone. rows: of a share that it may be of.
+    What a layer made of a batch, as most is, says so near its end."""
+    if isinstance(x, nn.Parameter):
+        return True
+    if not isinstance(x, torch.Tensor) or not x.requires_grad or x.grad_fn is None:
+        return False
+    waiting, seen = [x.grad_fn], set[Any]()
+    while waiting:
+        node: Any = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        name = node.name()
+        if name == graph.LEAF:
+            if not isinstance(node.variable, nn.Parameter):
+                return False
+        elif len(seen) > _LONGEST or name not in _MADE or _has_others(node, name, rows):
+            return False
+        waiting += graph.operands(node)
+    return True
+
+
+def _has_others(node: Any, name: str, rows: int) -> bool:
+    """Whether something else comes into a node, as a batch does by a product, or by having more
+    rows than a parameter."""
+    below = [each for each, _ in node.next_functions]
+    if name == "CatBackward0":
+        return any(shape_of(each)[:1] == (1,) for each in below if each is not None)
+    own = [each for each in below if each is not None]
+    if len(own) == len(below) and name not in _GROWS:
+        return False
+    if name in _PRODUCTS or rows == 1:
+        return True
+    if name not in graph.BROADCAST or len(own) != 1:
+        return False
+    made, before = shape_of(node), shape_of(own[0])
+    more = made != before and (len(made) > len(before) or made[0] != before[0])
+    return more and (name not in _GROWS or made[:1] == (rows,))
