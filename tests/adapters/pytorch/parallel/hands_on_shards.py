@@ -113,7 +113,8 @@ def taken(model: nn.Module) -> Acts:
     while True:
         held = [*model.parameters()]
         loss = model(torch.linspace(-1, 1, 15).view(3, 5)).pow(2).mean()
-        for p, gradient in zip(held, torch.autograd.grad(loss, iter(held)), strict=True):
+        gradients = torch.autograd.grad(loss, iter(held), only_inputs=True)
+        for p, gradient in zip(held, gradients, strict=True):
             p.grad.add_(gradient)
         yield loss.item()
         yield
