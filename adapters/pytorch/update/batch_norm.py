@@ -156,11 +156,11 @@ def taking(made: Mapping[nn.Module, Synchronised]) -> bool:
     return all(_taking(norm) is each for norm, each in made.items())
 
 
-def _taking(norm: nn.Module) -> Callable[..., Any] | None:
+def _taking(norm: nn.Module) -> Synchronised | None:
     inner = getattr(hook_of(norm), "inner", None)
     while isinstance(inner, Wrapper) and not isinstance(inner, Synchronised):
         inner = inner.inner
-    return inner
+    return inner if isinstance(inner, Synchronised) else None
 
 
 def _norms(module: nn.Module) -> list[BatchNorm]:
