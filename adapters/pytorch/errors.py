@@ -69,10 +69,15 @@ _NOTES = (
         "its own already.",
     ),
     (
-        re.compile("mixed torch.Tensor and DTensor|not have a sharding strategy|evenly sharded"),
+        re.compile(
+            "mixed torch.Tensor and DTensor|not have a sharding strategy|evenly sharded"
+            "|Sharding propagation failed|along the sharded dimension|supported with DTensor"
+            "|supported for tensor subclasses|require placement changes"
+        ),
         "this rank holds a part of each parameter, and all of it only while its module is called: "
-        "the script computes with one elsewhere. Do so in the module's forward; or choose "
-        "'mirrored', or zero=1 under 'sharded', which leave parameters whole.",
+        "the script computes with one elsewhere. Do so in the module's forward, or with "
+        "parameter.full_tensor(), on every rank; or choose 'mirrored', or zero=1 under 'sharded', "
+        "which leave parameters whole.",
     ),
     (
         re.compile("tensors to be on the same device"),

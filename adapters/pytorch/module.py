@@ -25,7 +25,7 @@ from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws, is_compiled
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.auto_recompute import AutoRecompute
-from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise
+from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise, taking
 from dream.adapters.pytorch.update.gradient_check import BackwardCheck
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.collectives import Communicator
@@ -270,6 +270,8 @@ class DistributedModule(CallHook):
     ) -> Any:
         """A forward pass whose backward will be reduced. share: of the batch that it is on."""
         self.backwards.arm()
+        if not taking(self.synchronised):
+            self.take_options()
         auto = self._auto
         if auto is not None and auto.begin(self.module, self.take_options, self._compiles):
             forward = partial(auto.measure, self.module, forward)

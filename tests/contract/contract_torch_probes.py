@@ -106,7 +106,7 @@ def gradient_of_a_gradient(env: Env) -> Figures:
         x = x.clone().requires_grad_()
         loss = F.cross_entropy(model(x), y)
         rows = F.cross_entropy(model(x), y, reduction="sum")
-        (slope,) = torch.autograd.grad(rows, x, create_graph=True)
+        (slope,) = torch.autograd.grad(rows, x, create_graph=True, only_inputs=True)
         (loss + 0.1 * slope.square().sum(dim=1).mean()).backward()
         optimizer.step()
 

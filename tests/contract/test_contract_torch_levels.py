@@ -119,17 +119,17 @@ def test_copies_in_threads_recompute_to_the_same_bits(job: Job, case: str) -> No
         for each in group.values():
             assert_close(each["parameters"], group["none"]["parameters"], 0.0)
     times = {how: each["times"] for how, each in found["hows"].items()}
-    for index, once in enumerate(times["none"]):
-        assert times["all"][index] > 1.8 * once
-        assert (times["named"][index] > 1.8 * once) == (index in (1, 4))
-        assert "sqrt" not in times or (times["sqrt"][index] > 1.8 * once) == (index < 2)
+    for index, once in enumerate(times["none"]):  # the look at a call's rows is not computed again
+        assert times["all"][index] > 1.6 * once
+        assert (times["named"][index] > 1.6 * once) == (index in (1, 4))
+        assert "sqrt" not in times or (times["sqrt"][index] > 1.6 * once) == (index < 2)
 
 
 @over("recomputed_in_threads")
 def test_what_a_thread_draws_is_drawn_again(job: Job, case: str) -> None:
     """Every mask twice, whatever other threads draw meanwhile."""
     (found,) = job.figures(case)
-    assert len(found["dropped"]) > 50
+    assert len(found["dropped"]) > 40
     assert {*found["dropped"].values()} == {2}
 
 

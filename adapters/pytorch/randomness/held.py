@@ -47,7 +47,7 @@ def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
             found[key] = item
         elif key not in seen and not issubclass(kind, _NO_OWNERS):
             seen[key] = item
-            left += _within(item) if by_dream or _home(kind.__module__) != _DREAM else []
+            left += _within(item) if by_dream or home_of(kind) != _DREAM else []
     return [*found.values()]
 
 
@@ -62,11 +62,12 @@ def script_frames() -> Iterator[FrameType]:
 
 def _is_of_a_library(names: Mapping[str, Any]) -> bool:
     """Whether a module is dream's or torch's. names: its globals."""
-    return _home(names.get("__name__")) in (_DREAM, "torch")
+    return home_of(names.get("__name__")) in (_DREAM, "torch")
 
 
-def _home(module: object) -> str:
-    return str(module).partition(".")[0]
+def home_of(item: object) -> str:
+    """The package of a class, or of a module by its name."""
+    return str(item.__module__ if isinstance(item, type) else item).partition(".")[0]
 
 
 def named_by_the_script() -> Iterator[tuple[str, Any]]:
@@ -148,10 +149,10 @@ def _within(item: Any) -> list[Any]:
     if isinstance(item, FunctionType):
         return _of_function(item)
     own = getattr(item, "__dict__", {}).values()
-    return [*(x for x in own if type(x) not in _HOLD or x), *_methods_of(type(item))]
+    return [*(x for x in own if type(x) not in _HOLD or x), *methods_of(type(item))]
 
 
-def _methods_of(kind: type[Any]) -> tuple[FunctionType, ...]:
+def methods_of(kind: type[Any]) -> tuple[FunctionType, ...]:
     """Those that a class has itself, of which something else can be found. Kept: a model has
     hundreds of parts of a few classes."""
     known = _methods.get(kind)

@@ -146,7 +146,21 @@ def synchronise(
         slot.inner = made = Synchronised(norm, inner, among, trains, copies, weight)
         return made
 
-    return {norm: before.get(norm) or taken(norm) for norm in _norms(module)}
+    kept = {norm: made for norm, made in before.items() if _taking(norm) is made}
+    return {norm: kept.get(norm) or taken(norm) for norm in _norms(module)}
+
+
+def taking(made: Mapping[nn.Module, Synchronised]) -> bool:
+    """Whether these still have the calls of their norms. Another root's have, once a module that is
+    made of the same parts was called, or sharded, as `net[:3]` beside `net`."""
+    return all(_taking(norm) is each for norm, each in made.items())
+
+
+def _taking(norm: nn.Module) -> Synchronised | None:
+    inner = getattr(hook_of(norm), "inner", None)
+    while isinstance(inner, Wrapper) and not isinstance(inner, Synchronised):
+        inner = inner.inner
+    return inner if isinstance(inner, Synchronised) else None
 
 
 def _norms(module: nn.Module) -> list[BatchNorm]:

@@ -22,6 +22,7 @@ class AskedGradients(NamedTuple):
     grad_outputs: Any = None
     retain_graph: bool | None = None
     create_graph: bool = False
+    only_inputs: bool = True
     allow_unused: bool | None = None
     is_grads_batched: bool = False
     materialize_grads: bool = False

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from dream._errors import ConfigurationError, Unsupported
+from dream._errors import ConfigurationError, DreamError, Unsupported
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
-from dream.adapters.pytorch.data.reading.fetch import cut_rows, rows_of
+from dream.adapters.pytorch.data.reading.fetch import cut_rows
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (
@@ -26,6 +26,7 @@ from dream.adapters.pytorch.parallel.inner_calls import (
 )
 from dream.adapters.pytorch.parallel.replicas.batch_norm import normalises
 from dream.adapters.pytorch.parallel.replicas.draws import Functions, PartDraws
+from dream.adapters.pytorch.parallel.replicas.outputs import equal, have_rows, misfit
 from dream.adapters.pytorch.parallel.replicas.primitives import gather, settle_buffers
 from dream.adapters.pytorch.parallel.replicas.traces import Traces, refusal
 from dream.adapters.pytorch.parallel.replicas.train import (
@@ -34,9 +35,10 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.private import peek_transform, tree_leaves
+from dream.adapters.pytorch.parallel.replicas.undo import Before, Reach
+from dream.adapters.pytorch.private import peek_transform, tree_leaves, tree_map, version_of
 from dream.adapters.pytorch.randomness.calls import patches
-from dream.adapters.pytorch.randomness.current import State, current, same, set_state, state
+from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update.scaling import started
 from dream.adapters.pytorch.update.weigh import MicroWeights
 from dream.collectives import Communicator
@@ -117,6 +119,7 @@ class LoopTracker:
 
 
 Act = Callable[[Any, Any, Any], Any]
+_COUPLED = "gives no row for each sample that depends on it alone"
 
 
 @final
@@ -141,6 +144,10 @@ class ReplicatedCalls(CallHook):
         self._team, self._together = team, together
         self._followed, self._recomputing = followed, recomputing
         self._by_sample: bool | None = None  # not known yet
+
+    @cached_property
+    def _reach(self) -> Reach:
+        return Reach(self.module)
 
     @cached_property
     def _draws(self) -> PartDraws:
@@ -206,36 +213,48 @@ class ReplicatedCalls(CallHook):
         before."""
         if not self._together:
             tell_of_statistics(self.module)
-        before = state()
+        before = self._reach.before()
         replicas = self._replicas(parts)
         traces = None if torch.is_inference_mode_enabled() else Traces(replicas)
-        outputs = self._apply(replicas, parts, ends)
-        why = traces.found() if traces else ""
+        outputs, why = self._tried(replicas, parts, ends)
+        why = (traces.found() if traces else "") or why
         if why and self.module in replicas:
             raise Unsupported(
                 "Copies of a model would each do for a part of the batch what is to be done once. "
                 f"Received: {type(self.module).__name__}, which {why}. Use one row of devices, or "
                 "'mirrored'."
             )
-        why = why or self._undrawn(before)
-        if why:
-            set_state(before)
-            self._stay(why)
-            return None
-        if not wanted(outputs):
-            set_state(before)
+        why = why or before.changed() or self._undrawn(before)
+        if why or not wanted(outputs):
+            before.take_back()
+            if why:
+                self._stay(why)
             return None
         if torch.is_grad_enabled() or normalises(self.module):
             settle_buffers(self.module, replicas)
         return outputs
 
-    def _undrawn(self, before: State) -> str:
+    def _tried(
+        self, replicas: list[nn.Module], parts: list[Any], ends: Functions | None
+    ) -> tuple[list[Any], str]:
+        """What copies give, and why that is no part each of what the whole batch gives."""
+        try:
+            outputs = self._apply(replicas, parts, ends)
+        except (DreamError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # which a whole batch may give none of
+            if self.module in replicas:
+                raise
+            return [], f"fails on a part of a batch ({type(error).__name__})"
+        return outputs, "" if ends is not None else misfit(outputs)
+
+    def _undrawn(self, before: Before) -> str:
         """Why the copies' draws are not those of the whole batch; empty where they are."""
         if self._draws.unknown:
             return "has random draws by an operation that dream does not know"
-        if self._meets and not same(before, state()):
+        if self._meets and before.drew():
             return "draws random numbers, and its BatchNorm sees the whole batch"
-        if not patches.stand and not same(before, state()):  # torch's checkpoints would draw others
+        if not patches.stand and before.drew():  # torch's checkpoints would draw others
             return "draws random numbers, after its block"
         return ""
 
@@ -261,7 +280,11 @@ class ReplicatedCalls(CallHook):
         return replicas
 
     def _apply(
-        self, replicas: list[nn.Module], parts: list[Any], ends: Functions | None = None
+        self,
+        replicas: list[nn.Module],
+        parts: list[Any],
+        ends: Functions | None = None,
+        draws: PartDraws | None = None,
     ) -> list[Any]:
         call = self._team.call
         calls = [partial(call, index, self.module, copy) for index, copy in enumerate(replicas)]
@@ -271,31 +294,60 @@ class ReplicatedCalls(CallHook):
             functions = [watched(call) for call in calls]
             if self._meets:
                 return self._team.apply(functions, parts)
-            return self._draws.apply(self._team.apply, functions, parts)
+            return (draws or self._draws).apply(self._team.apply, functions, parts)
 
     def _is_by_sample(self, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
         """Whether parts of a batch give what the whole does, looked at once, on a few rows, and on
         copies, which may take what is first for the batch's. A loss with parameters does not, nor
-        what has its samples along another dim than 0."""
+        what has its samples along another dim than 0, nor what writes to what it is given. It is
+        looked at as it is evaluated, and as it trains, where that may be another computation."""
         if self._team.copies:
             batch = cut_rows(batch, 0, 2 * self._team.size)
-        parts, outputs = self._team.scatter(batch), []
-        with torch.no_grad(), without_side_effects(self.module), evaluating(self.module):
-            (one,) = self._replicas([batch])
-            try:
-                with running_layers():
-                    whole = self._team.call(0, self.module, one, *batch)
-                outputs = self._apply(self._replicas(parts), parts)
-            except RuntimeError:  # what fits the whole batch need not fit some of its rows
-                outputs = []
-        alike = bool(outputs) and _has_rows(outputs, parts)
-        alike = alike and _equal(gather(outputs, self._team.first), whole)
-        if not alike:
-            logger.info(
-                "%s gives no row for each sample that depends on it alone: it runs on one device",
-                type(self.module).__name__,
-            )
-        return alike
+        before, trains = self._reach.before(), self.module.training
+        with torch.no_grad(), without_side_effects(self.module):
+            with evaluating(self.module):
+                why = self._unlike(batch, self._draws)
+            if trains and (self._together or not normalises(self.module)):
+                why = why or self._unlike(batch, PartDraws(self.module))
+        before.take_back()
+        if why:
+            self._stay(why)
+        return not why
+
+    def _unlike(self, batch: Any, draws: PartDraws) -> str:
+        """Why parts of a batch do not give what the whole does, in words that follow the module's
+        name; empty where they do."""
+        before = self._reach.before()
+        given = tree_map(_own, batch)
+        versions = _versions(given)
+        parts = self._team.scatter(tree_map(_own, batch))
+        (one,) = self._replicas([batch])
+        try:
+            with running_layers():
+                whole = self._team.call(0, self.module, one, *given)
+            if why := before.changed():
+                return why
+            if _versions(given) != versions:
+                return "writes to what it is given"
+            if self._meets and self.module.training and before.drew():
+                return ""  # the first call tells that it draws
+            before.take_back()
+            outputs = self._apply(self._replicas(parts), parts, draws=draws)
+        except Exception:  # what fits the whole batch need not fit some of its rows
+            return _COUPLED
+        if why := misfit(outputs):
+            return why
+        alike = have_rows(outputs, parts)
+        return "" if alike and equal(gather(outputs, self._team.first), whole) else _COUPLED
+
+
+def _own(x: Any) -> Any:
+    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+
+
+def _versions(batch: Any) -> list[int]:
+    tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor))
+    return [version_of(x) for x in tensors if not x.is_inference()]
 
 
 def _ended(
@@ -311,27 +363,3 @@ def _shapeless(module: nn.Module) -> bool:
 
 def has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
-
-
-def _has_rows(outputs: list[Any], parts: list[Any]) -> bool:
-    return all(
-        x.dim() > 0 and len(x) == rows_of(part)
-        for output, part in zip(outputs, parts, strict=True)
-        for x in tree_leaves(output)
-        if isinstance(x, torch.Tensor)
-    )
-
-
-def _equal(gathered: Any, whole: Any) -> bool:
-    """Alike but for rounding."""
-    pairs = zip(tree_leaves(gathered), tree_leaves(whole), strict=True)
-    return all(
-        x.shape == y.shape
-        and torch.allclose(x, y, rtol=max(1e-3, _eps(x)), atol=max(1e-5, _eps(x)), equal_nan=True)
-        for x, y in pairs
-        if isinstance(x, torch.Tensor)
-    )
-
-
-def _eps(x: torch.Tensor) -> float:
-    return 8 * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0

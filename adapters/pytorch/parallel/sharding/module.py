@@ -250,7 +250,8 @@ class ShardedModule(DistributedModule, Bearer):
     def _tell_unstepped(self) -> None:
         """Say once that backward passes come and go, and nothing steps the parts."""
         passes, before = self._unstepped
-        if passes >= _UNSTEPPED or self._parameters.are_stepped(self.trained):
+        own = [*self.trained, *self.module.parameters()]  # where another root has sharded them
+        if passes >= _UNSTEPPED or self._parameters.are_stepped(own):
             return
         versions = [version_of(to_local(p)) for p in self.trained]
         changed = bool(before) and versions != before

@@ -10,6 +10,8 @@
   still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
 - Random numbers are those of the whole; torch draws on each rank for its shard.
 - A parameter whose `data` is set is refused; torch sets nothing, in silence.
+- Rows that are taken of one (`p[7].zero_()`, `p.data[2:5] = 0`) are gathered from the ranks, and to
+  write to them is refused; torch writes to that copy, in silence.
 """
 
 from __future__ import annotations
@@ -42,6 +44,14 @@ _MADE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "lerp.Scalar", 
          "_foreach_lerp_.Scalar", "_foreach_copy_.default")  # fmt: skip
 _DRAWN = ("normal_.default", "uniform_.default", "bernoulli_.float", "bernoulli.default",
           "randn_like.default", "rand_like.default")  # fmt: skip
+_VIEWS = ("select.int", "slice.Tensor", "view.default", "split.Tensor", "diagonal.default",
+          "squeeze.default", "squeeze.dim", "unsqueeze.default", "detach.default", "t.default",
+          "transpose.int")  # fmt: skip
+_WRITES = ("zero_.default", "fill_.Scalar", "fill_.Tensor", "mul_.Tensor", "div_.Tensor",
+           "clamp_.default", "clamp_min_.default", "clamp_max_.default", "neg_.default",
+           "masked_fill_.Scalar", "index_put_.default", "exp_.default", "abs_.default",
+           "sign_.default", "relu_.default")  # fmt: skip
+_GATHERED = "_dream_gathered"
 _DATA: Any = torch.Tensor.data
 _said: set[str] = set()
 
@@ -55,14 +65,59 @@ def in_the_block() -> DTensorHandlers:
 def _handlers() -> Mapping[OpOverload, Handler]:
     by_name: dict[str, Handler] = dict.fromkeys(_IN_PLACE, _in_place) | dict.fromkeys(_MADE, _made)
     by_name |= dict.fromkeys(_DRAWN, _drawn)
+    by_name |= dict.fromkeys(_VIEWS, _viewed) | dict.fromkeys(_WRITES, _past)
     by_name |= {"_local_scalar_dense.default": _read, "pow_.Scalar": _of_parts}
-    return {_operation(name): handler for name, handler in by_name.items()}
+    return {
+        _operation(name): _checked(x) if name.partition(".")[0].endswith("_") else x
+        for name, x in by_name.items()
+    }
 
 
 def _operation(name: str) -> OpOverload:
     packet, _, overload = name.partition(".")
     found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
     return found
+
+
+def _checked(handler: Handler) -> Handler:
+    """Refuse to write to what is a copy, and would be the script's own tensor on one device."""
+
+    def checked(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(args[0], _GATHERED, False):
+            raise Unsupported(
+                "What is written to rows of a tensor in shards would be lost: they are a copy, "
+                f"gathered from all ranks. Received: {operation}, to a part of shape "
+                f"{tuple(args[0].shape)}. Write to the whole: `whole = parameter.full_tensor()`, "
+                "change that, and `parameter.copy_(whole)`; or use 'mirrored', or zero=1."
+            )
+        return handler(operation, args, kwargs)
+
+    return checked
+
+
+def _viewed(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Know views that torch has to gather, and those of such."""
+    whole, made = args[0], past_handlers(DTensor, operation, args, kwargs)
+    if isinstance(whole, DTensor):
+        for part in made if isinstance(made, list | tuple) else [made]:
+            if getattr(whole, _GATHERED, False) or _is_gathered(part, whole):
+                setattr(part, _GATHERED, True)
+    return made
+
+
+def _is_gathered(part: DTensor, of: DTensor) -> bool:
+    pairs = zip(of.placements, part.placements, strict=True)
+    return any(before.is_shard() and now.is_replicate() for before, now in pairs)
+
+
+def _past(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As torch takes it; quicker beside a number, as an optimizer's steps have them."""
+    first = args[0]
+    by_number = len(args) == 2 and isinstance(first, DTensor) and isinstance(args[1], int | float)
+    if by_number and not any(placement.is_partial() for placement in first.placements):
+        operation(to_local(first), args[1], **kwargs)
+        return first
+    return past_handlers(DTensor, operation, args, kwargs)
 
 
 def _read(operation: OpOverload, args: tuple[Any, ...], _: dict[str, Any]) -> Any:

@@ -113,7 +113,8 @@ def taken(model: nn.Module) -> Acts:
     while True:
         held = [*model.parameters()]
         loss = model(torch.linspace(-1, 1, 15).view(3, 5)).pow(2).mean()
-        for p, gradient in zip(held, torch.autograd.grad(loss, iter(held)), strict=True):
+        gradients = torch.autograd.grad(loss, iter(held), only_inputs=True)
+        for p, gradient in zip(held, gradients, strict=True):
             p.grad.add_(gradient)
         yield loss.item()
         yield
@@ -186,3 +187,36 @@ def unlike() -> str:
         except dream.ConfigurationError as error:
             return str(error)
     return "nothing"
+
+
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "zero": lambda p: p[0].zero_(),
+    "fill": lambda p: p.data[2:4].fill_(0.5),
+    "scale": lambda p: p[-1].mul_(2.0),
+    "copy": lambda p: p[1:3].copy_(torch.ones(2, 3)),
+    "one": lambda p: p.__setitem__((3, 1), 1.0),
+    "draw": lambda p: p[1:].normal_(),
+    "flat": lambda p: p.view(-1)[7:].zero_(),
+    "further": lambda p: p[1].detach().unsqueeze(0).abs_(),
+}
+"""To rows of a parameter, by hand: torch wrote to a copy of them, in silence."""
+
+
+def written() -> dict[str, str]:
+    """What each is told; and columns, which are a part of each shard, and a number that is read."""
+    found = {}
+    with dream.strategy("sharded", framework="torch"):
+        model = nn.Linear(3, 4)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        for name, write in WRITES.items():
+            try:
+                with torch.no_grad():
+                    write(model.weight)
+                found[name] = "nothing"
+            except dream.Unsupported as error:
+                found[name] = str(error)
+        with torch.no_grad():
+            model.weight.fill_(1.0)[:, 0].zero_()
+            model.weight.mul_(3.0)
+        found["read"] = f"{model.weight.sum():.1f} {model.weight[3, 1].item():.1f}"
+    return found

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def both() -> dict[str, Any]:
-    return cases.apart() | {"unlike": cases.unlike()}
+    return cases.apart() | {"unlike": cases.unlike(), "written": cases.written()}
 
 
 @cache
@@ -32,3 +32,15 @@ def test_by_hand_as_on_one_device(name: str) -> None:
 def test_what_the_ranks_have_otherwise_is_not_cut() -> None:
     for rank in found():
         assert "other values" in rank["unlike"]
+
+
+@pytest.mark.parametrize("name", cases.WRITES)
+def test_what_would_be_lost_is_not_written(name: str) -> None:
+    for rank in found():
+        assert "would be lost" in rank["written"][name]
+        assert "parameter.full_tensor()" in rank["written"][name]
+
+
+def test_what_is_no_copy_is_written_and_read() -> None:
+    for rank in found():
+        assert rank["written"]["read"] == "24.0 3.0"

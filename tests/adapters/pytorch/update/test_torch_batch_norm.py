@@ -86,17 +86,28 @@ class _Moody(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("first", "error", "words"),
-    [(float("nan"), KeyError, "the user's own"), (-1.0, ConfigurationError, "some parts")],
+    ("first", "part", "error", "words"),
+    [(float("nan"), 0, KeyError, "the user's own"), (-1.0, 1, ConfigurationError, "some parts")],
 )
-@pytest.mark.parametrize("part", [0, 1])
 def test_no_replica_waits_in_vain(
-    first: float, error: type[Exception], words: str, part: int
+    first: float, part: int, error: type[Exception], words: str
 ) -> None:
+    model, x = _moody(first, part)
+    with pytest.raises(error, match=words):
+        model(x)
+    assert model(torch.rand(8, CHANNELS)).shape == (8, CHANNELS), "it goes on afterwards"
+
+
+@pytest.mark.parametrize(("first", "part"), [(float("nan"), 1), (-1.0, 0)])
+def test_what_parts_alone_would_fail_on_is_one_devices(first: float, part: int) -> None:
+    model, x = _moody(first, part)
+    assert torch.allclose(model(x), _Moody()(x), equal_nan=True)
+    assert model(torch.rand(8, CHANNELS)).shape == (8, CHANNELS), "it goes on afterwards"
+
+
+def _moody(first: float, part: int) -> tuple[nn.Module, torch.Tensor]:
     with dream.strategy("data_parallel", devices=2):
         model = _Moody()
     x = torch.ones(8, CHANNELS)
     x[4 * part, 0] = first
-    with pytest.raises(error, match=words):
-        model(x)
-    assert model(torch.rand(8, CHANNELS)).shape == (8, CHANNELS), "it goes on afterwards"
+    return model, x
