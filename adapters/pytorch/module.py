@@ -270,7 +270,7 @@ class DistributedModule(CallHook):
     ) -> Any:
         """A forward pass whose backward will be reduced. share: of the batch that it is on."""
         self.backwards.arm()
-        if not taking(self.synchronised):
+        if self.synchronised and not taking(self.synchronised):
             self.take_options()
         auto = self._auto
         if auto is not None and auto.begin(self.module, self.take_options, self._compiles):
