@@ -110,6 +110,12 @@ class SumDivisor:
         return isinstance(self.by, torch.Tensor) or self.by == 1.0 or self.by != self.share.count
 
     @property
+    def may_count(self) -> bool:
+        """Whether it is the size of the global batch, but is what this rank adds up too: two rows of
+        three elements, of a batch of six."""
+        return self.all_samples and self.by in _sizes(self.over, self.share)
+
+    @property
     def of_none(self) -> bool:
         """Whether it is a number of things of which there are none, which no constant is."""
         return not isinstance(self.by, torch.Tensor) and self.by == 0.0
@@ -200,7 +206,7 @@ class Verdict:
         if self.count or not divided.share.count or divided.nothing:
             return False
         if self.count is None:
-            return divided.counts is False
+            return divided.counts is False and not divided.may_count
         if isinstance(divided.by, torch.Tensor) and not self.of_tensor:
             return True
         return float(divided.by) != self.value
