@@ -111,7 +111,7 @@ class SumDivisor:
 
     @property
     def may_count(self) -> bool:
-        """Whether it is the size of the global batch, but is what this rank adds up too: two rows of
+        """Whether it is the size of the global batch, and what this rank adds up too: two rows of
         three elements, of a batch of six."""
         return self.all_samples and self.by in _sizes(self.over, self.share)
 
