@@ -40,7 +40,12 @@ OF_NONE = (
     "is max(count, 1) of rows that have nothing to count, it is one too many, and another model is "
     "trained. Divide by a tensor, as mask.sum().clamp(min=1), or say strategy.weigh(loss, count)"
 )
-REFUSED = {LATE, UNEVEN, OF_NONE}
+EITHER = (
+    "a sum, divided by a number that is the size of the global batch, and how many elements this "
+    "rank adds up too: it is taken for the batch's size, a constant, and is another model's where "
+    "it is out.numel(). Take a mean, by .mean() over the elements, or .sum(1).mean() over the rows"
+)
+REFUSED = {LATE, UNEVEN, OF_NONE, EITHER}
 """What was found after steps that had taken it for another thing, or is not known."""
 UNLIKE = (
     "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
@@ -194,6 +199,10 @@ class Verdict:
             "of Python's, as by float(divisor)",
             of_tensor=True,
         )
+
+    def noticed_of(self, divided: SumDivisor) -> str:
+        """What is taken for granted of a rank's."""
+        return EITHER if self.noticed == CONSTANT and divided.may_count else self.noticed
 
     def once_unlike(self) -> Verdict:
         """Return what a number is that was not the same on every rank before."""

@@ -310,7 +310,7 @@ def _judge(term: Term, verdict: Verdict) -> bool:
     divided = term.divided
     assert divided is not None
     if verdict.count is not None:
-        term.noticed = verdict.noticed
+        term.noticed = verdict.noticed_of(divided)
     if verdict.overtaken(divided):
         return True
     if verdict.count:
