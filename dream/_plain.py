@@ -25,7 +25,8 @@ _HEAD = struct.Struct("<4sQ")
 _DEEPEST = 64
 _MOST_BITS = 8192
 """Of an integer: Python reads no longer decimals than it would have itself write."""
-_DTYPE = re.compile(r"[<>|=]?[a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,9}\])?")
+_DTYPE = re.compile(r"[<>|=]?[b-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,9}\])?")
+"""Not NumPy's old "a" for "S", which it no longer writes, and warns of."""
 _KINDS = "biufcSUMm"
 """Kinds of NumPy's dtypes whose arrays are their bytes."""
 _EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dream import ConfigurationError
@@ -111,6 +111,7 @@ ARRAYS = st.tuples(st.sampled_from("an"), st.tuples(st.text(max_size=4), JSON))
 
 
 @given(JSON | ARRAYS.map(lambda pair: dict([pair])))
+@example({"a": ("a", None)})
 def test_hostile_trees_give_a_value_or_the_one_error(tree: Any) -> None:
     with suppress(Garbled):
         unpack(packed_tree(json.dumps(tree).encode(), bytes(16)))

@@ -40,7 +40,12 @@ OF_NONE = (
     "is max(count, 1) of rows that have nothing to count, it is one too many, and another model is "
     "trained. Divide by a tensor, as mask.sum().clamp(min=1), or say strategy.weigh(loss, count)"
 )
-REFUSED = {LATE, UNEVEN, OF_NONE}
+EITHER = (
+    "a sum, divided by a number that is the size of the global batch, and how many elements this "
+    "rank adds up too: it is taken for the batch's size, a constant, and is another model's where "
+    "it is out.numel(). Take a mean, by .mean() over the elements, or .sum(1).mean() over the rows"
+)
+REFUSED = {LATE, UNEVEN, OF_NONE, EITHER}
 """What was found after steps that had taken it for another thing, or is not known."""
 UNLIKE = (
     "a sum, divided by a tensor that is not the same on every rank, and no count of what the loss "
@@ -108,6 +113,12 @@ class SumDivisor:
         if not self.ragged or prod(self.over.sizes) != 0:
             return False
         return isinstance(self.by, torch.Tensor) or self.by == 1.0 or self.by != self.share.count
+
+    @property
+    def may_count(self) -> bool:
+        """Whether it is the size of the global batch, and what this rank adds up too: two rows of
+        three elements, of a batch of six."""
+        return self.all_samples and self.by in _sizes(self.over, self.share)
 
     @property
     def of_none(self) -> bool:
@@ -189,6 +200,10 @@ class Verdict:
             of_tensor=True,
         )
 
+    def noticed_of(self, divided: SumDivisor) -> str:
+        """What is taken for granted of a rank's."""
+        return EITHER if self.noticed == CONSTANT and divided.may_count else self.noticed
+
     def once_unlike(self) -> Verdict:
         """Return what a number is that was not the same on every rank before."""
         if self.count is not False or self.of_tensor:
@@ -200,7 +215,7 @@ class Verdict:
         if self.count or not divided.share.count or divided.nothing:
             return False
         if self.count is None:
-            return divided.counts is False
+            return divided.counts is False and not divided.may_count
         if isinstance(divided.by, torch.Tensor) and not self.of_tensor:
             return True
         return float(divided.by) != self.value

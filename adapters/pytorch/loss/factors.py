@@ -13,6 +13,7 @@ from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall
 from dream.adapters.pytorch.loss.divisors import (
+    COUNT,
     FIGURES,
     LATE,
     NO_DIVISOR,
@@ -309,7 +310,7 @@ def _judge(term: Term, verdict: Verdict) -> bool:
     divided = term.divided
     assert divided is not None
     if verdict.count is not None:
-        term.noticed = verdict.noticed
+        term.noticed = verdict.noticed_of(divided)
     if verdict.overtaken(divided):
         return True
     if verdict.count:
@@ -326,6 +327,8 @@ def _judge(term: Term, verdict: Verdict) -> bool:
             term.noticed = OF_NONE
     elif verdict.count is False:
         term.kind, term.count, term.floor = "sum", None, None
+    elif divided.counts is False and divided.may_count:  # as it was on every rank before
+        term.kind, term.noticed = "mean", COUNT
     elif divided.nothing and term.kind == "count":
         term.count = 0.0
     return False

@@ -3,6 +3,8 @@ however many rows it has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ _GIVEN_NUMBERS = {"IndexBackward0", "MaskedSelectBackward0", "StackBackward0"}
 """What may have rows by the numbers that a batch gives, or one for each of its samples."""
 _MADE = graph.OF_PARAMETERS - _GIVEN_NUMBERS | {"WeightNormInterfaceBackward0"}
 _GROWS = {"ExpandBackward0"}
+_BY_MASKS = {"WhereBackward0", "MaskedFillBackward0"}
+"""What no gradient goes through, the condition, may have more rows than what it chooses from."""
 _PRODUCTS = graph.PRODUCTS - {"MulBackward0"}
 
 
@@ -64,12 +68,19 @@ def _has_others(node: Any, name: str, rows: int) -> bool:
     if name == "CatBackward0":
         return any(shape_of(each)[:1] == (1,) for each in below if each is not None)
     own = [each for each in below if each is not None]
-    if len(own) == len(below) and name not in _GROWS:
+    if len(own) == len(below) and name not in _GROWS | _BY_MASKS:
         return False
     if name in _PRODUCTS or rows == 1:
         return True
-    if name not in graph.BROADCAST or len(own) != 1:
+    if name not in graph.BROADCAST:
         return False
-    made, before = shape_of(node), shape_of(own[0])
-    more = made != before and (len(made) > len(before) or made[0] != before[0])
-    return more and (name not in _GROWS or made[:1] == (rows,))
+    grown = _grown(node, own)
+    return rows in grown if name in _GROWS else bool(grown)
+
+
+def _grown(node: Any, below: Sequence[Any]) -> list[int]:
+    """The sizes of dims that a node has, and what is below it has not: along whichever dim, as
+    tokens before samples have it."""
+    made, before = shape_of(node), torch.broadcast_shapes(*map(shape_of, below))
+    pairs = zip_longest(reversed(made), reversed(before))
+    return [size for size, was in pairs if size is not None and size != was]

@@ -4,11 +4,12 @@ Copies would each do so for a part of the batch."""
 
 from __future__ import annotations
 
+import dis
 import random
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, final
 
 import torch
@@ -26,6 +27,7 @@ from dream.adapters.pytorch.randomness.held import (
 from dream.data.generators import go_on_in_numpy, numpy_state, numpy_words
 
 _HOLD = (dict, OrderedDict, list, set, deque)
+_PLAIN = (int, float, str, bool, bytes, type(None))
 _MOST = 4096
 """Entries of what is looked into; a module may have a table of a million words."""
 _DEEP = 3
@@ -116,7 +118,8 @@ class Before:
         self._held[id(value)] = name, value, value.copy()
         if deep:
             for each in value.values() if isinstance(value, dict) else [*value]:
-                self._look(name, each, deep - 1)
+                if type(each) not in _PLAIN:
+                    self._look(name, each, deep - 1)
 
 
 def _python() -> random.Random:
@@ -165,8 +168,9 @@ def _named(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
         seen.add(function)
         around = function.__globals__
         closed = _closed(function)
-        own = {} if home_of(around.get("__name__")) in ("torch", "dream") else around
-        for names, name in (*((closed, x) for x in closed), *((own, x) for x in _names(function))):
+        library = home_of(around.get("__name__")) in ("torch", "dream")
+        own = () if library else sorted(_names(function.__code__))
+        for names, name in (*((closed, x) for x in closed), *((around, x) for x in own)):
             value = names.get(name)
             if isinstance(value, FunctionType):
                 left.append(value)
@@ -174,8 +178,12 @@ def _named(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
                 yield names, name
 
 
-def _names(function: FunctionType) -> tuple[str, ...]:
-    return function.__code__.co_names
+def _names(code: CodeType) -> set[str]:
+    """The variables of a file that code names, functions in it too. An attribute's name is none, be
+    there a variable so called, as a data set may be by `weight.data`."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    own = {each.argval for each in dis.get_instructions(code) if "GLOBAL" in each.opname}
+    return own.union(*map(_names, inner))
 
 
 def _closed(function: FunctionType) -> dict[str, Any]:

@@ -14,9 +14,18 @@ import pytest
 from loss_scripts import BY_HAND, NOT_UNDERSTOOD, QUIET, SCRIPTS
 
 import dream
-from dream.adapters.pytorch.loss.divisors import OF_NONE
+from dream.adapters.pytorch.loss.divisors import (
+    CONSTANT,
+    EITHER,
+    OF_NONE,
+    REFUSED,
+    Verdict,
+    divided_by_numbers,
+)
+from dream.adapters.pytorch.loss.graph import Reduction
 from dream.adapters.pytorch.loss.reading import say
 from dream.adapters.pytorch.loss.terms import Term
+from dream.data.partition import Division
 
 JOB = Path(__file__).with_name("loss_job.py")
 NEAR = {"penalty_on_sum", "penalties_on_chosen_parameters", "two_kinds", "zipped"}
@@ -82,6 +91,16 @@ def test_a_one_that_may_stand_for_none_is_said_and_refused(ran: Ran) -> None:
     assert str(ran.said["said by over_positives_or_one_as_a_number"]).count(line) == 1
     with pytest.raises(dream.Unsupported, match=r"Received: strict=True\. Divide by a tensor"):
         say([Term(None, "count", [], noticed=OF_NONE)], set(), strict=True)
+
+
+@pytest.mark.parametrize(("sizes", "line"), [((4, 2), EITHER), ((4,), CONSTANT)])
+def test_a_size_that_is_two_things_is_told(sizes: tuple[int, ...], line: str) -> None:
+    """Eight rows on two ranks, of two numbers each: what is divided by 8 may be a mean over a
+    rank's elements, which was off by half, and not even `strict` told."""
+    share = Division(2).share(8, 0)
+    divided = divided_by_numbers([8.0], Reduction(False, sizes, (0,)), share, list, ragged=False)
+    assert Verdict(False, 8.0, CONSTANT).noticed_of(divided) == line
+    assert EITHER in REFUSED
 
 
 def test_a_constant_that_differs_later_is_said_without_a_backward_pass_too(ran: Ran) -> None:

@@ -107,6 +107,24 @@ class OfWeights(nn.Module):
         return self.head(((x + start) @ weights + steps.mean(1)).relu())
 
 
+class TokensFirst(nn.Module):
+    """Learned queries that lie before a batch's samples, and such that a batch's mask chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.embed = nn.Parameter(torch.randn(3, 8)), nn.Linear(8, 8)
+        self.decoder = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.3)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        asked = self.asked.unsqueeze(1)
+        answers = self.decoder(asked.expand(-1, len(x), -1), self.embed(x)[None])
+        chosen = F.dropout(torch.where(x[:, :1] > 0, self.asked[0], self.asked[1]), 0.3)
+        hidden = F.dropout(asked.masked_fill(x[None, :, :1] > 0, 0.0), 0.3)
+        added = F.dropout(asked + x[None], 0.3)
+        return self.head((answers + hidden + added).mean(0) + chosen)
+
+
 def dropouts() -> nn.Module:
     return nn.Sequential(
         nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 6, 1), nn.Dropout2d(0.4), nn.SELU(),
@@ -125,6 +143,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "noise": Noise,
     "again": Again,
     "of_weights": OfWeights,
+    "tokens_first": TokensFirst,
 }
 
 
