@@ -219,7 +219,8 @@ def weights_below(node: Any, *, of_one: bool = False) -> list[tuple[float, bool]
     for _ in range(_FEW):
         name, after = node.name(), operands(node)
         if name.startswith("NllLoss"):
-            return [*found, (float(saved(node, "total_weight")), False)]
+            total, target = float(saved(node, "total_weight")), saved(node, "target")
+            return [*found, (total, total != target.numel())]  # some are ignored, or weighed
         if len(after) != 1:
             break
         mask = None

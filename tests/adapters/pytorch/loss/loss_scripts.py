@@ -306,6 +306,18 @@ def over_a_count_as_a_number() -> Trained:
     return loop(mlp(), loss)
 
 
+def tokens_over_a_number_that_is_alike_at_first() -> Trained:
+    """Two ranks count two each of the first batch, which is fewer than they have."""
+    x, y = numbers(SAMPLES, WIDTH, seed=2), integers(CLASSES, SAMPLES, seed=3)
+    y[:4] = y[9::3] = -100
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        counted = max(1, int((b[1] != -100).sum()))
+        return F.cross_entropy(m(b[0]), b[1], reduction="sum") / counted
+
+    return loop(mlp(), loss, DataLoader(TensorDataset(x, y), batch_size=BATCH))
+
+
 def a_temperature_by_itself() -> Trained:
     """As SAC has it: a number of no module, over what a model gave; a share has a single row."""
     model, printed = mlp(), []
@@ -1128,7 +1140,7 @@ SCRIPTS: dict[str, Callable[[], Trained]] = {
         over_a_clamped_sum, over_a_count_or_one, over_a_count_or_a_tensor,
         over_a_count_as_a_number, over_a_mask_or_one_as_a_number, a_temperature_by_itself,
         over_a_count_and_a_little, over_a_full_mask,
-        tokens_over_their_number,
+        tokens_over_their_number, tokens_over_a_number_that_is_alike_at_first,
         over_the_batch_size_as_a_tensor, a_sum_by_a_schedule,
         penalty, penalty_on_sum, penalties_on_chosen_parameters, penalties_on_what_rows_choose,
         two_kinds, tokens, tokens_in_the_model, accumulated, vae, zipped,
