@@ -175,10 +175,11 @@ def _autoencoder(own: bool) -> Figures:
         model = keras.Model(inputs, outputs)
         model.compile(momentum(), "mse")
         history = model.fit(x, x, batch_size=16, epochs=3, verbose=0, validation_data=(x, x))
+        found = figures(model, history)
         if "devices" in (_options or ()):  # TensorFlow itself cuts batches there
-            return figures(model, history)
+            return found
         predicted = model.predict(x, batch_size=16, verbose=0)
-    return figures(model, history, predicted=predicted)
+    return {**found, "predicted": predicted, "then": figures(model, history)["next of keras"]}
 
 
 @script
