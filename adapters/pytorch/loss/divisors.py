@@ -136,7 +136,9 @@ class SumDivisor:
         ):
             return False
         sums = [weights for weights, _ in self.weights()]
-        return None if not sums else False if 1.0 in sums else True if not any(sums) else None
+        if not sums or (any(sums) and 1.0 not in sums):
+            return None
+        return 1.0 not in sums
 
     def figures(self) -> list[float]:
         """[the divisor, its negative, whether it is no count, whether it is a tensor, whether

@@ -32,7 +32,7 @@ def _misfit(parts: tuple[Any, ...]) -> str:
         shapes = {x.shape[1:] if isinstance(x, torch.Tensor) else None for x in parts}
         return "" if len(shapes) == 1 else "gives outputs whose sizes differ over parts of a batch"
     if type(first) not in _PLAIN:
-        return f"gives a {type(first).__name__}, whose parts dream cannot join"
+        return f"gives objects (of type {type(first).__name__}) whose parts dream cannot join"
     alike = all(type(x) is type(first) and x == first for x in parts)
     return "" if alike else "gives numbers, or words, that differ over parts of a batch"
 
