@@ -89,7 +89,9 @@ def main() -> None:
         # before the interpreter ends: peers may fail of it while this one still tidies up
         tell("left", 0, "")
         if kind == "function":
-            _end()
+            from dream.launch.forks.end import end_function
+
+            end_function()
 
 
 def _run(kind: str, name: str, arguments: list[str]) -> None:
@@ -108,30 +110,6 @@ def _run(kind: str, name: str, arguments: list[str]) -> None:
             _observers.finish()
         raise
     _observers.finish()
-
-
-def _end() -> None:
-    """End as a process of multiprocessing does: what was registered for the end is called, and
-    files are written out. To take apart the modules of a framework takes a third of a second."""
-    import atexit
-    import gc
-    import io
-    from contextlib import suppress
-
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    held = [sys.stdout, sys.stderr, *gc.get_objects()]
-    files = (io.BufferedIOBase, io.TextIOBase)
-    writers = {
-        kind
-        for kind in set(map(type, held))
-        if issubclass(kind, files) or "SummaryWriter" in [each.__name__ for each in kind.__mro__]
-    }
-    for each in held:
-        if type(each) in writers:
-            with suppress(Exception):  # closed
-                each.flush()
-    os._exit(0)
 
 
 def _exit_code(given: object) -> tuple[int, str]:

@@ -26,7 +26,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
@@ -302,6 +302,7 @@ def main() -> None:
         _Server(inbox).run()
         return
     before = {*sys.modules}
+    from dream.launch.forks.end import end_script
     from dream.launch.forks.hidden import HiddenModules, show_command
 
     show_command([sys.executable, __file__, kind, number, *imports[:-1]])
@@ -317,7 +318,7 @@ def main() -> None:
     command = request.become()
     show_command([sys.executable, *command])
     modules.serve(request.read_at_import(), request.reads, request.start_fresh)
-    _run(command)
+    _run_to_its_end(command, lambda code: end_script(code, modules.packages, modules.finalizers))
 
 
 def _unsafe() -> str:
@@ -343,6 +344,18 @@ def _unsafe() -> str:
     if traced or sys.gettrace() or sys.getprofile() or threading.gettrace():
         return "a tracer or profiler runs"
     return ""
+
+
+def _run_to_its_end(command: list[str], end: Callable[[int], None]) -> None:
+    code = 0
+    try:
+        _run(command)
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        code = error.code or 0
+    end(code & 0xFF)
+    raise SystemExit(code)
 
 
 def _run(command: list[str]) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Any, NoReturn, final
 
 _NEEDS_OPTREE = "torch.utils._cxx_pytree"
 """Holds a generator of optree's, and comes before it."""
+_MAIN = {"__main__", "__mp_main__"}
 _SEEDED_AT_IMPORT = {"numpy.random", "torch"}
 
 
@@ -115,6 +117,8 @@ class HiddenModules(MetaPathFinder, Loader):
         sys.meta_path.insert(0, self)
         for name in names:
             self._import(name, before)
+        self.packages = {_package(name) for name in {*sys.modules, *self._hidden}} - _MAIN
+        self.finalizers = list(weakref.finalize._registry)  # type: ignore[attr-defined]
 
     def taken_by(self, folder: str) -> str:
         """Return a file of a folder that would be imported where another was, of Python's own too,
