@@ -98,7 +98,7 @@ Bound = list[tuple[ModuleType, str]]
 
 def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
     """Return the (module, name) that stand for each function, by the function's id, in the script
-    and its libraries. home: the package they are from, which keeps its own.
+    and its libraries. home: the package they are from, which keeps its own; Python's has none.
 
     All of them in one pass, and by their types first: there are some hundred thousand names. (An
     `id` of each would be told to whoever audits.)
@@ -106,8 +106,9 @@ def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
     sought = {function: id(function) for function in functions}
     found: dict[int, Bound] = {key: [] for key in sought.values()}
     kinds = {type(function) for function in sought}
+    elsewhere = {home, "dream", *sys.stdlib_module_names}
     for package, module in [*sys.modules.items()]:
-        if not isinstance(module, ModuleType) or package.partition(".")[0] in (home, "dream"):
+        if not isinstance(module, ModuleType) or package.partition(".")[0] in elsewhere:
             continue
         names = vars(module).copy()  # another thread may import meanwhile
         for name, value in names.items():
