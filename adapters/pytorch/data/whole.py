@@ -232,6 +232,7 @@ def may_be_rows(x: torch.Tensor, count: int) -> bool:
 def memory_of(x: torch.Tensor) -> int:
     """Where a tensor's memory begins; 0 where it has none that can be seen, or none yet."""
     try:
-        return x.untyped_storage().data_ptr()
+        storage = x.untyped_storage()
+        return 0 if storage.device.type == "meta" else storage.data_ptr()  # fake ones would warn
     except (RuntimeError, NotImplementedError, ValueError):  # ValueError: of lazy modules
         return 0

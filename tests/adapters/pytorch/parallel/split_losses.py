@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import cache
@@ -298,6 +299,7 @@ def compared_steps(ways: list[str], steps: Iterable[str] = STEPS) -> Figures:
 
 def compared(ways: list[str], scripts: Iterable[str] = SCRIPTS) -> Figures:
     """The largest differences of every script under every way, from the script as it is."""
+    warnings.filterwarnings("error", message=".*FakeTensor")  # what torch computes with for itself
     torch.set_num_threads(1)
     found: Figures = {}
     for script in scripts:
