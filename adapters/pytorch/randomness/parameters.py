@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.private import shape_of
+from dream.adapters.pytorch.private import saved, shape_of
 
 _LONGEST, _MOST = 32, 1000
 _GIVEN_NUMBERS = {"IndexBackward0", "MaskedSelectBackward0", "StackBackward0"}
 """What may have rows by the numbers that a batch gives, or one for each of its samples."""
-_MADE = graph.OF_PARAMETERS - _GIVEN_NUMBERS | {"WeightNormInterfaceBackward0"}
+_LAYERS = {"AddmmBackward0", "TBackward0"}
+_MADE = graph.OF_PARAMETERS - _GIVEN_NUMBERS | _LAYERS | {"WeightNormInterfaceBackward0"}
+_PICKED = {"EmbeddingBackward0", "IndexBackward0"}
 _GROWS = {"ExpandBackward0"}
 _BY_MASKS = {"WhereBackward0", "MaskedFillBackward0"}
 """What no gradient goes through, the condition, may have more rows than what it chooses from."""
@@ -55,10 +57,27 @@ def of_parameters(x: Any, rows: int = 0) -> bool:
         if name == graph.LEAF:
             if not isinstance(node.variable, nn.Parameter):
                 return False
-        elif len(seen) > _LONGEST or name not in _MADE or _has_others(node, name, rows):
+        elif len(seen) > _LONGEST or not _is_made(node, name, rows):
             return False
         waiting += graph.operands(node)
     return True
+
+
+def _is_made(node: Any, name: str, rows: int) -> bool:
+    if name in _PICKED:
+        return _by_places(saved(node, "indices"))
+    return name in _MADE and not _has_others(node, name, rows)
+
+
+def _by_places(given: torch.Tensor | Sequence[torch.Tensor | None]) -> bool:
+    """Whether rows of a table are picked in its own order, as positions are, and not by what a
+    batch gives. given: the indices, one tensor for each dim that is picked along."""
+    indices = [given] if isinstance(given, torch.Tensor) else [x for x in given if x is not None]
+    return all(x.numel() > 1 and _is_range(x.flatten()) for x in indices)
+
+
+def _is_range(x: torch.Tensor) -> bool:
+    return torch.equal(x, torch.arange(len(x), dtype=x.dtype, device=x.device))
 
 
 def _has_others(node: Any, name: str, rows: int) -> bool:

@@ -107,6 +107,23 @@ class OfWeights(nn.Module):
         return self.head(((x + start) @ weights + steps.mean(1)).relu())
 
 
+class Tables(nn.Module):
+    """Drops from tables of which rows are picked by position, and from what a layer makes of one,
+    all as many rows as a share has on some ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.table = nn.Embedding(8, 8), nn.Parameter(torch.randn(9, 8))
+        self.short, self.layer = nn.Parameter(torch.randn(3, 5)), nn.Linear(5, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = F.dropout(self.places(torch.arange(8)), 0.3, self.training)
+        picked = F.dropout(self.table[torch.arange(4)].tanh(), 0.3, self.training)
+        layered = F.dropout(self.layer(self.short).relu(), 0.3, self.training)
+        return self.head(x @ places + picked.mean(0) + layered.mean(0))
+
+
 class TokensFirst(nn.Module):
     """Learned queries that lie before a batch's samples, and such that a batch's mask chooses."""
 
@@ -143,6 +160,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "noise": Noise,
     "again": Again,
     "of_weights": OfWeights,
+    "tables": Tables,
     "tokens_first": TokensFirst,
 }
 
