@@ -37,7 +37,7 @@ from dream.adapters.pytorch.parallel.tensor.inner import (
 )
 from dream.adapters.pytorch.parallel.tensor.local_shard import LocalShard, compute, to_whole
 from dream.adapters.pytorch.parallel.tensor.plan import After, TensorPlan, plan_of
-from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.private import peek_transform, tree_leaves, tree_map
 from dream.collectives import Communicator
 from dream.data.partition import Share
 
@@ -130,6 +130,12 @@ class TensorParallelModule(ShardedModule):
         kwargs: dict[str, Any],
         share: Share | None,
     ) -> Any:
+        if peek_transform() is not None:
+            raise Unsupported(
+                "torch.func cannot look through a model that is cut by tensors. Received: a call "
+                f"of {type(self.module).__name__} inside torch.func.vmap, grad or the like. Use "
+                "'sharded' or 'mirrored'."
+            )
         if self._to_compare is not None:
             check_same_inputs(self._to_compare, (args, kwargs))
             self._to_compare = None

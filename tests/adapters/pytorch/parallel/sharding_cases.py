@@ -559,6 +559,8 @@ def refusals(_: int) -> Figures:
         model = Tower(8, 2)
         x = torch.ones(2, 8, requires_grad=True)
         found["twice"] = refused(lambda: torch.autograd.grad(model(x).sum(), x, create_graph=True))
+        each = torch.func.vmap(torch.func.grad(lambda row: model(row[None]).sum()))
+        found["each sample"] = refused(lambda: each(torch.ones(2, 8)))
         cut = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
         momentum(cut.parameters())
         found["half"] = refused(lambda: cut[0](torch.ones(2, 8)).sum())

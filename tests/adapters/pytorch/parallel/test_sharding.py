@@ -104,6 +104,7 @@ REFUSALS = {
     "whole steps": ("Unsupported", "Adafactor", "zero=2"),
     "sparse rows": ("Unsupported", "sparse gradient of shape (4, 2)", "mirrored"),
     "twice": ("Unsupported", "create_graph=True", "'mirrored'"),
+    "each sample": ("Unsupported", "inside torch.func", "'mirrored'"),
     "some": ("Unsupported", "backward(inputs=...)", "'mirrored'"),
     "half": ("ConfigurationError", "0 of Sequential"),
     "other samples": ("Desynchronized", "the same samples"),
