@@ -127,8 +127,9 @@ class Reader:
         asks = self.untraced.asks() or asks
         weighed = self._factors.weigh(listed, fresh=fresh(bearers), cut=cut, armed=armed)
         agree(weighed)
-        say(weighed.terms, self.said, strict=self._strict)
-        say_coupled(found, self.said, strict=self._strict)
+        if cut or self._among.world_size > 1:  # else the batch is whole: nothing divides it
+            say(weighed.terms, self.said, strict=self._strict)
+            say_coupled(found, self.said, strict=self._strict)
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)
 

@@ -639,7 +639,23 @@ def plans(_: int) -> Figures:
     make_model = partial(Reader, "attribute", 1)  # one head has no halves
     ours = split(make_model, momentum, "model_parallel", split="tensor")
     found["one head"] = apart(ours, alone(make_model, momentum))
+    found["whole batch"] = _coupled_in_a_whole_batch()
     return found
+
+
+def _coupled_in_a_whole_batch() -> str:
+    """A loss that couples its samples, where every rank has all of them."""
+
+    def act() -> None:
+        with strategy("model_parallel", split="tensor", strict=True):
+            model = Tower(8, 2)
+            optimizer = momentum(model.parameters())
+            for (x,) in DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4):
+                out = model(x)
+                ((out @ out.T).softmax(1).mean() + torch.cat([out, out])[1:].mean()).backward()
+                optimizer.step()
+
+    return refused(act)
 
 
 def _tied_and_sharded() -> Figures:

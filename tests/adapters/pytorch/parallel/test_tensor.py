@@ -56,6 +56,11 @@ def test_every_plan_gives_the_numbers_of_one_device() -> None:
             assert max(plans[what].values()) <= 1e-6, (what, plans[what])
 
 
+def test_of_a_whole_batch_no_loss_is_doubtful() -> None:
+    """Though every rank holds a part of the model, each has all samples."""
+    assert [rank["plans"]["whole batch"] for rank in found(2)] == ["nothing was raised"] * 2
+
+
 def test_a_loss_of_a_layer_inside_is_that_of_one_device_or_refused() -> None:
     """A mean over a rank's columns was taken for one over all, in silence."""
     for rank in found(2):
