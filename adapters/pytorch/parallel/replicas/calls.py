@@ -35,7 +35,7 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.parallel.replicas.undo import Before, Reach
+from dream.adapters.pytorch.parallel.undo import Before, Reach
 from dream.adapters.pytorch.private import peek_transform, tree_leaves, tree_map, version_of
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current

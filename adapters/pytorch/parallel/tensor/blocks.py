@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.sharding.graph import is_number
+from dream.adapters.pytorch.parallel.undo import Reach
 
 _ELEMENTWISE_LAYERS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -69,7 +71,10 @@ def blocks_of(module: nn.Module) -> list[LayerBlock] | None:
             if block is not None:
                 taken |= {*block.firsts, block.last}
                 blocks.append(block)
-    return blocks
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    return [  # a layer that is called again may be given something else there than pieces
+        block for block in blocks if all(calls[name] == 1 for name in (*block.firsts, block.last))
+    ]
 
 
 def _noting(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,6 +91,7 @@ def _noting(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trace(module: nn.Module) -> fx.Graph | None:
+    before = Reach(module).before()
     try:
         given = inspect.signature(module.forward).parameters
         constant = {n: p.default for n, p in given.items() if p.default is not p.empty}
@@ -93,6 +99,8 @@ def _trace(module: nn.Module) -> fx.Graph | None:
             return _Shallow().trace(module, concrete_args=constant)
     except Exception:  # whatever the user's forward pass raises on stand-ins for tensors
         return None
+    finally:
+        before.take_back()
 
 
 @final

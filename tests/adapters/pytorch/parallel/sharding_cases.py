@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import pickle
+import random
 from functools import cache, partial
 from typing import Any
 
@@ -631,6 +632,9 @@ def plans(_: int) -> Figures:
         make_model = partial(Reader, way)
         ours = split(make_model, momentum, "model_parallel", split="tensor")
         found[way] = apart(ours, alone(make_model, momentum))
+    for what, each in (("called again", _Refined), ("chancy", _Chancy)):
+        ours = split(each, momentum, "model_parallel", split="tensor")
+        found[what] = apart(ours, alone(each, momentum))
     for p in (0.0, 0.3):
         make_model = partial(Hasty, p)
         ours = split(make_model, momentum, "model_parallel", split="tensor")
@@ -691,6 +695,39 @@ class Hasty(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.mix(self.words(x)).mean(dim=1))
+
+
+class _Refined(nn.Module):
+    """Gives a layer what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.into = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.again, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.into(self.words(x).mean(dim=1)))
+        for _ in range(3):
+            hidden = torch.tanh(self.again(hidden))
+        return self.head(hidden)
+
+
+class _Chancy(nn.Module):
+    """Draws by Python and NumPy, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random.seed(1)
+        np.random.seed(1)
+        self.calls = 0
+        self.words, self.up = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 32)
+        self.down, self.head = nn.Linear(32, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        scale = 1 + random.random() + float(np.random.rand()) + 0.1 * self.calls
+        hidden = self.words(x).mean(dim=1)
+        return self.head(hidden + self.down(self.up(hidden).relu()) * scale)
 
 
 class _Encoder(nn.Module):

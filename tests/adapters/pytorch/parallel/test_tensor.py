@@ -52,7 +52,7 @@ def test_every_plan_gives_the_numbers_of_one_device() -> None:
         for case in (plans["auto"]["apart"], plans["by hand"]["apart"]):
             assert max(case.values()) <= 1e-6, case
         for what in ("dropout", "encoder", "tied", "one head", "permuted", "bias", "hasty 0.0",
-                     "hasty 0.3"):  # fmt: skip
+                     "hasty 0.3", "called again", "chancy"):  # fmt: skip
             assert max(plans[what].values()) <= 1e-6, (what, plans[what])
 
 

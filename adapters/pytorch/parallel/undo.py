@@ -1,6 +1,7 @@
 """What a call of a module changes beside its tensors, and how that is taken back: random numbers of
 Python's and NumPy's, and what the script keeps in variables, lists, dicts and objects of its own.
-Copies would each do so for a part of the batch."""
+Copies would each do so for a part of the batch, and a look at how its layers follow each other
+would do so once more."""
 
 from __future__ import annotations
 
@@ -64,6 +65,7 @@ class Before:
         self._own = states_of(reach.generators)
         self._set = [(names, name, names[name]) for names, name in reach.named if name in names]
         self._held: dict[int, tuple[str, Any, Any]] = {}
+        self._attributes = [(names := vars(part), {**names}) for part in reach.module.modules()]
         for part in reach.module.modules():
             known = _OF_MODULES.union(*tables(part))
             for name, value in vars(part).items():
@@ -99,6 +101,10 @@ class Before:
         for names, name, value in self._set:
             if names.get(name, _NOTHING) is not value:
                 names[name] = value
+        for names, values in self._attributes:
+            for name in names.keys() - values.keys():
+                del names[name]
+            names.update(values)
         for _, each, values in self._held.values():
             if not _alike(each, values):
                 each.clear()
