@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from dream.checkpoint import stop
-from dream.checkpoint.stop import Stop
+from dream.checkpoint import leaving
+from dream.checkpoint.leaving import Stop
 from dream.stall import activity
 
 
@@ -57,7 +57,7 @@ class Rank:
 
 
 def test_a_rank_whose_loop_is_over_tells_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(leaving, "_LOOK_SECONDS", 0.02)
     store = Values(random.Random(0))
     first, second = (Stop(rank, 2, lambda: "", store, "leave/x") for rank in range(2))
     left = threading.Thread(target=first.ended, daemon=True)
@@ -77,7 +77,7 @@ def test_a_rank_whose_loop_is_over_tells_that_it_waits(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("seed", "at"), [(1, 1), (2, 20), (3, 40), (4, 60), (5, 61), (6, 0)])
 def test_all_stop_at_the_same_end(seed: int, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """at: where two of them are asked; 0 where nobody is, and none stops."""
-    monkeypatch.setattr(stop, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(leaving, "_LOOK_SECONDS", 0.02)
     drawn, together = random.Random(seed), threading.Barrier(4)
     store = Values(random.Random(seed))
     ranks = [Rank(number, 4, together, store) for number in range(4)]
