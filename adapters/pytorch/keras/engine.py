@@ -16,13 +16,13 @@ from torch.autograd.function import once_differentiable
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
+from dream._log import warn_once
 from dream._patches import in_this_context
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, BatchShare, Engine, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
-from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.keras.update.pace import EagerClock
@@ -244,7 +244,7 @@ class TorchEngine(Engine):
         with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
             yield
         if before is not None and not torch.equal(before, torch.get_rng_state()):
-            once(
+            warn_once(
                 "torch's own functions draw for each micro-batch by itself, so that masks and "
                 "noise are not those of a whole batch on one device. Received: "
                 f"accumulate={self.knobs.micros}. Remove accumulate for those"
