@@ -48,7 +48,7 @@ class WorkerSteps(Protocol):
     def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
         """Read this worker's batches of an epoch, each with its samples."""
 
-    def refresh(self, model: Any) -> None:
+    def refresh(self) -> None:
         """Take the newest parameters, before figures are taken."""
 
     def end_epoch(self, model: Any) -> None:
