@@ -275,7 +275,6 @@ class DrawWatch:
     """Finds out whether a model has drawn random numbers since this was made."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
         self._before = [(v, keras.ops.convert_to_numpy(v.value)) for v in seeds_of(model)]
 
     def undone(self) -> bool:

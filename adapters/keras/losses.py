@@ -20,11 +20,12 @@ import numpy as np
 from keras import ops
 
 from dream._errors import Unsupported
+from dream._log import warn_once
 from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
-from dream.adapters.keras.randomness.draws import drawn_by, once
+from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.kept import kept
@@ -182,7 +183,7 @@ class _Weighed:
             )
             if self._strict:
                 raise Unsupported(f"{said}.")
-            once(f"{said}; each replica takes those of its share")
+            warn_once(f"{said}; each replica takes those of its share")
 
     def _tell_kept(self, *like: Any) -> None:
         """Say if the loss changes variables of its own by its batch."""
@@ -199,7 +200,7 @@ class _Weighed:
             )
             if self._strict:
                 raise Unsupported(f"{said}.")
-            once(said)
+            warn_once(said)
 
     @property
     def _name(self) -> str:
@@ -324,7 +325,7 @@ def say(what: str, kind: Kind, strict: bool) -> None:
     )
     if strict:
         raise Unsupported(f"{said}.")
-    once(f"{said}; it counts as a mean over samples")
+    warn_once(f"{said}; it counts as a mean over samples")
 
 
 _UNTOLD = {

@@ -20,12 +20,13 @@ import keras
 import numpy as np
 
 from dream._errors import ConfigurationError, Unsupported
+from dream._log import warn_once
 from dream._patches import value_set
 from dream.adapters.keras import private
 from dream.adapters.keras.data.sources import digest_of
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import unweighed
-from dream.adapters.keras.randomness.draws import alike, once
+from dream.adapters.keras.randomness.draws import alike
 from dream.adapters.keras.update.exchange import on_present
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters
@@ -234,7 +235,7 @@ def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables
     check_scaled(knobs.precision, optimizer)
     _check_start(optimizer, engine, variables or [])
     whole = on_present(gradients, lambda present: engine.common(present, received))
-    once(
+    warn_once(
         "a custom training loop computes every whole batch on each replica, which is exact but no "
         "faster than one device; strategy.train_step or model.fit split the work"
     )

@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 from torch.optim import Optimizer
 
-from dream._log import logger
+from dream._log import Once
 from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
@@ -60,7 +60,7 @@ class BareParameters:
         self._optimizers: list[ref[Optimizer]] = []
         self._uncovered: dict[int, list[torch.Tensor]] = {}
         self._known = (-1, 0)
-        self._inside = self._said = False
+        self._inside, self._say = False, Once()
 
     def watch(self, optimizer: Optimizer) -> None:
         """Look at an optimizer until modules are known to hold all that it steps. In the order in
@@ -165,9 +165,8 @@ class BareParameters:
         sample has nothing to say."""
         share = self._shares.of(())
         weight = 1.0 if share is None else share.weight
-        if share is not None and share.parts > 1 and not self._said:
-            self._said = True
-            logger.info(_AS_A_MEAN)
+        if share is not None and share.parts > 1:
+            self._say(_AS_A_MEAN)
         if weight == 0.0:
             return
         if weight != 1.0:

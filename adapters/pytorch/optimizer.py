@@ -48,7 +48,7 @@ class Training:
         self.masters = MasterWeights() if row.master else None
         self.precision = None
         if knobs.casts:
-            self.precision = ModelPrecision(row, device, self.masters, self.scaling)
+            self.precision = ModelPrecision(row, device, self.masters)
         self.runs_models = bool(knobs.accumulates or knobs.casts or knobs.recompute)
         self._acts = knobs.accumulates or knobs.clips or row.scales
         self._gates: WeakKeyDictionary[Optimizer, Gate | None] = WeakKeyDictionary()
@@ -180,6 +180,7 @@ class Training:
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """List them in the order of the groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

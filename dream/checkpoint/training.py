@@ -10,7 +10,7 @@ from typing import Any, final
 
 from dream import stall
 from dream._errors import ConfigurationError
-from dream._log import logger
+from dream._log import Once, logger
 from dream.checkpoint import job
 from dream.checkpoint.background import Saving
 from dream.checkpoint.checkpointer import Checkpointer, Parts
@@ -90,7 +90,7 @@ class TrainingCheckpoints:
         self._handed = 0
         self._tracks: list[Track] = []
         self._leaves = False
-        self._said: set[str] = set()
+        self._tell_once = Once()
         self._read: Mapping[Tracked, int] = {}
         self._unkept: Callable[[], list[str]] = list
 
@@ -297,13 +297,8 @@ class TrainingCheckpoints:
             self._tell_once(_CUT)
 
     def _tell_of_ended(self) -> None:
-        if _WITHIN in self._said:
+        if _WITHIN in self._tell_once:
             return
         pairs = itertools.permutations(self._tracks, 2)
         if any(one.ended_within(other) for one, other in pairs):
             self._tell_once(_WITHIN)
-
-    def _tell_once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            logger.info(words)

@@ -123,12 +123,6 @@ class Links:
         except OSError as error:
             raise self.gone(source) from error
 
-    def waiting(self, source: int, channel: str) -> bool:
-        """Whether something of that rank's can be read."""
-        with self._came:
-            connection = self._in.get((source, channel))
-        return connection is not None and cluster.readable(connection, 0)
-
     def gone(self, rank: int) -> DreamError:
         return WorkerFailed(
             f"Rank {rank} is gone. Received: its connection to rank {self._place.rank} closed. See "

@@ -69,7 +69,7 @@ class Page(Board):
     ) -> None:
         self._bytes = memoryview(memory)
         self._memory = self._bytes.cast("Q")
-        self._ranks, self._place, self._pids = ranks, place, pids
+        self._ranks, self._pids = ranks, pids
         self._seconds = seconds
         size, slot = len(ranks), _slot(len(ranks))
         self._slots = [[(half * size + one) * slot for one in range(size)] for half in (0, 1)]

@@ -19,7 +19,6 @@ from dream.collectives.links import Links, Wait
 _HEAD = struct.Struct("<?B16sBQ")
 """whether an answer is waited for, length of the dtype's name, the name, dims, bytes."""
 _ANSWER = struct.Struct("<?H")
-_MOST_DIMS = 255
 
 
 @dataclass(frozen=True, slots=True)

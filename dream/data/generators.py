@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 PYTHON_WORDS = 624
 """Numbers of 32 bits that Python's generator makes at a time."""
+_PYTHON, _NUMPY = "python", "numpy"
 
 
 def python_place(generator: random.Random | None = None) -> int:
@@ -54,3 +56,20 @@ def go_on_in_python(state: list[Any]) -> None:
 def go_on_in_numpy(state: list[Any]) -> None:
     """Have NumPy's generator go on from a state."""
     np.random.set_state(("MT19937", *state))
+
+
+def state() -> dict[str, Any]:
+    """Return the states of both, as a checkpoint keeps them."""
+    kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
+    numpy_state = (kind, keys.tobytes(), place, has_gauss, gauss)  # type: ignore[union-attr]
+    version, words, held = random.getstate()
+    python_state = (version, np.array(words, np.uint32).tobytes(), held)
+    return {_PYTHON: python_state, _NUMPY: numpy_state}
+
+
+def restore(kept: Mapping[str, Any]) -> None:
+    """Have both go on from states that a checkpoint kept."""
+    version, words, held = kept[_PYTHON]
+    random.setstate((version, tuple(np.frombuffer(words, np.uint32).tolist()), held))
+    kind, keys, place, has_gauss, gauss = kept[_NUMPY]
+    np.random.set_state((kind, np.frombuffer(keys, np.uint32), place, has_gauss, gauss))

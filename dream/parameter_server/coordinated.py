@@ -18,7 +18,7 @@ from typing import Self, final
 from dream import cluster
 from dream._errors import ConfigurationError, Unsupported, WorkerFailed
 from dream._topology import Cluster, Endpoint
-from dream.parameter_server.job import end_process
+from dream.parameter_server.job import end_process, listed
 
 _DOOR = "chief"
 _DISMISSED = b"."
@@ -104,8 +104,8 @@ class Tasks:
 
     def __str__(self) -> str:
         return (
-            f"rank 0 is the chief, {_listed(self.working)} "
-            f"work{'s' * (self.workers == 1)}, {_listed(self.serving)} "
+            f"rank 0 is the chief, {listed(self.working)} "
+            f"work{'s' * (self.workers == 1)}, {listed(self.serving)} "
             f"serve{'s' * (self.servers == 1)}"
         )
 
@@ -149,7 +149,7 @@ class Attendance:
             elif time.monotonic() - self._worked > seconds:
                 raise WorkerFailed(
                     f"All workers are lost, and none came back within {seconds:g} s. Received: "
-                    f"{_listed(self._tasks.working)} gone. See the workers' own error messages."
+                    f"{listed(self._tasks.working)} gone. See the workers' own error messages."
                 )
 
     def dismiss(self) -> None:
@@ -209,7 +209,3 @@ def attend(tasks: Tasks) -> None:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _listed(ranks: range) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

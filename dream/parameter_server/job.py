@@ -61,7 +61,7 @@ class Roles:
 
     def __str__(self) -> str:
         works, serves = "s" * (self.workers == 1), "s" * (self.servers == 1)
-        return f"{_listed(self.working)} work{works}, {_listed(self.serving)} serve{serves}"
+        return f"{listed(self.working)} work{works}, {listed(self.serving)} serve{serves}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +139,6 @@ def refuse_before_block() -> NoReturn:
     )
 
 
-def _listed(ranks: range) -> str:
+def listed(ranks: range) -> str:
+    """Name ranks, one or more."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -27,11 +27,11 @@ _MOST_RANKS = 512
 class StatusPage:
     """This rank's own. Nothing is left of it, however the process ends."""
 
-    def __init__(self, rank: int, stacks: int) -> None:
+    def __init__(self, stacks: int) -> None:
         """stacks: the memory that this rank's stacks are written to."""
         self._fd = os.memfd_create(notice.RANK, os.MFD_CLOEXEC)
         self._word = secrets.token_hex(16)
-        self._rank, self._stacks = rank, stacks
+        self._stacks = stacks
         self._beat = 0
 
     @property

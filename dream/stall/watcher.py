@@ -125,7 +125,7 @@ class Watcher:
             SampleRate(),
             stacks.StackWriter(),
         )
-        self._page = StatusPage(place.rank, self._writer.fd)
+        self._page = StatusPage(self._writer.fd)
         self._peers = SeenPeers(place, self._page, 1.0 + 4 * self._look)
         self._own = RankStatus(place.rank)
         self._facts = {

@@ -1,18 +1,22 @@
-"""Which strategy, options and framework a block takes: the command line, the script, the place."""
+"""Which strategy, options and framework a block takes: the command line, the script, the place,
+or what `dream plan --json FILE` found best for a model."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dream import _framework, cluster
 from dream._errors import ConfigurationError
 from dream._log import logger
 from dream._topology import Cluster
 from dream.strategies import options as all_options
-from dream.strategies import planned
 from dream.strategies import spec as specs
 from dream.strategies.spec import Framework, Spec
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Choice:
 def strategy(name: str | None, given: dict[str, object], place: Cluster) -> Choice:
     """The strategy for this place. given: its options, `reduction` and `devices` among them."""
     request = cluster.requested_strategy()
-    if name == planned.AUTO and request is None:
-        name, given = planned.taken(given, place)
+    if name == AUTO and request is None:
+        name, given = from_plan(given, place)
     if request is not None:
         name, given = _override(name, given, request)
     spec = specs.find(name or _default_name(place))
@@ -64,7 +68,7 @@ def _override(
 ) -> tuple[str, dict[str, object]]:
     """The command line's name and mesh options in place of the script's; other options stay."""
     new, theirs = specs.parse_request(request)
-    if name == planned.AUTO:
+    if name == AUTO:
         given = {key: value for key, value in given.items() if key not in ("plan", *specs.COMMON)}
         logger.info("strategy %r in place of the script's plan, as --strategy asks", request)
     elif name is not None:
@@ -123,3 +127,51 @@ def framework(name: str | None) -> Framework | None:
     if requested is not None:
         return _framework.check(requested, "DREAM_FRAMEWORK")
     return _framework.imported()
+
+
+def from_plan(given: Mapping[str, object], place: Cluster) -> tuple[str, dict[str, object]]:
+    """The name and options that a plan takes, and those that the script says besides.
+
+    Raises:
+        ConfigurationError: there is no plan, nothing fits in it, or it is for other devices.
+    """
+    given = dict(given)
+    file = given.pop("plan", None)
+    if not isinstance(file, (str, Path)):
+        raise ConfigurationError(
+            f"'auto' needs a plan file to choose from. Received: plan={file!r}. Write one by "
+            "`dream plan model.py:build --devices N --json plan.json`, and pass plan='plan.json'; "
+            "or remove the strategy's name, to let dream choose."
+        )
+    request, planned = _read(Path(file))
+    devices = given.get("devices")
+    here = place.world_size * (devices if isinstance(devices, int) else 1)
+    if planned != here:
+        raise ConfigurationError(
+            f"This plan chooses {request} for {planned} device(s). Received: {file}, and {here} "
+            f"here. Start that many ranks, or plan again with --devices {here}."
+        )
+    name, options = specs.parse_request(request)
+    logger.info("strategy 'auto' takes %s, as %s does", request, file)
+    return name, options | given
+
+
+def _read(file: Path) -> tuple[str, int]:
+    """What to take, and on how many devices."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"This plan cannot be read. Received: {file} ({error}). Write it by `dream plan "
+            f"model.py:build --devices N --json {file}`."
+        ) from error
+    try:
+        take, sentence = found["take"], found["sentence"]
+        if take is not None:
+            return str(take["strategy"]), int(take["devices"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"This is not a plan written by `dream plan --json`. Received: {file}. Run dream plan "
+            "again."
+        ) from error
+    raise ConfigurationError(f"No candidate in this plan fits. Received: {file}. {sentence}")

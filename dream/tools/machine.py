@@ -103,8 +103,6 @@ def bytes_sent() -> int | None:
 
 def peak_bytes() -> int:
     """The largest resident size this process has had."""
-    from resource import RUSAGE_SELF, getrusage
-
     peak = getrusage(RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

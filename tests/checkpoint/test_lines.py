@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dream.adapters.pytorch.checkpoint.lines import load_lines
+from dream.adapters.pytorch.checkpoint.unsaved import load_lines
 
 HEAD = """
 import json, os, signal, sys

@@ -11,7 +11,7 @@ from keras import layers
 from mixed_data import BATCH, CLASSES, EPOCHS, HIDDEN, INPUTS, SEED, images, numbers, weights
 
 import dream
-from dream.adapters.keras.randomness import draws
+from dream._log import warn_once
 
 Figures = Any
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -89,7 +89,7 @@ def looked_up() -> Figures:
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    draws._said.clear()
+    warn_once._said.clear()
     logging.getLogger("dream").addHandler(handler)
     with block():
         model = keras.Sequential(

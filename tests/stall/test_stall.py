@@ -316,7 +316,7 @@ def _busy(ready: threading.Event, done: threading.Event) -> None:
 
 
 def test_a_neighbour_is_read_without_its_help() -> None:
-    page = StatusPage(3, os.memfd_create("stacks"))
+    page = StatusPage(os.memfd_create("stacks"))
     page.write(RankStatus(3, steps=5, call="barrier()", ranks=(1,)), 0)
     neighbour = Neighbour.met(page.address)
     assert neighbour is not None

@@ -222,7 +222,7 @@ class LocalBlock:
         shows = "verbose" in signature(getattr(keras.Model, name)).parameters
 
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            steps.refresh(model)
+            steps.refresh()
             if shows and steps.rank:
                 kwargs["verbose"] = 0
             with steps.looping():

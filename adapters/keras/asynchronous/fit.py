@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from dream._errors import Desynchronized, Unsupported
+from dream._log import warn_once
 from dream.adapters.keras import callbacks, checks, private
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.resume import FitProgress
@@ -24,7 +25,6 @@ from dream.adapters.keras.data.sources import (
     digest_of,
     find,
 )
-from dream.adapters.keras.randomness.draws import once
 from dream.data import tracked
 from dream.parameter_server.leases import Epoch, Lease
 from dream.parameter_server.protocol import EpochKey
@@ -48,7 +48,7 @@ class WorkerSteps(Protocol):
     def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
         """Read this worker's batches of an epoch, each with its samples."""
 
-    def refresh(self, model: Any) -> None:
+    def refresh(self) -> None:
         """Take the newest parameters, before figures are taken."""
 
     def end_epoch(self, model: Any) -> None:
@@ -92,7 +92,7 @@ def fit(model: Any, steps: WorkerSteps, passes: DataPasses, seed: int, given: Ar
         parts=1,
     )  # fmt: skip
     if given["shuffle"] and (isinstance(source, Arrays) or source.ordered is not None):
-        once(
+        warn_once(
             "each worker takes shuffled samples in an order that seed= draws, which is not the "
             "script's own on one device. Received: fit(shuffle=True). Pass shuffle=False for the "
             "order of the data"

@@ -189,7 +189,7 @@ class AveragedSteps:
         finally:
             feed.close()
 
-    def refresh(self, model: Any) -> None:
+    def refresh(self) -> None:
         self._averaged.settle()
 
     def end_epoch(self, model: Any) -> None:

@@ -168,11 +168,11 @@ class PushedSteps:
     def batches(self, source: Arrays | Batches, epoch: int) -> Iterator[tuple[Any, int]]:
         return leased(self._worker.worker, (self._loader, epoch), feed_of(source))
 
-    def refresh(self, model: Any) -> None:
+    def refresh(self) -> None:
         self._worker.worker.refresh()
 
     def end_epoch(self, model: Any) -> None:
-        self.refresh(model)
+        self.refresh()
 
     def told(self, model: Any) -> None:
         """Each worker stops for itself."""

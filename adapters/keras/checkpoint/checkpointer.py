@@ -17,7 +17,7 @@ from dream.adapters.keras import private
 from dream.adapters.keras.checkpoint import names
 from dream.adapters.keras.checkpoint.private import numbers_of, slots_of
 from dream.adapters.keras.engine import Engine
-from dream.checkpoint import generators, layers, replicas
+from dream.checkpoint import layers, replicas
 from dream.checkpoint.checkpointer import Checkpointer, Named, Parts
 from dream.checkpoint.content import (
     Arrays,
@@ -30,6 +30,7 @@ from dream.checkpoint.content import (
 )
 from dream.checkpoint.storage.allotment import Wanted, every_array
 from dream.checkpoint.storage.array_files import check_arrays
+from dream.data import generators
 
 _SCALE = "loss_scale"
 _TURNING = (keras.layers.Flatten, keras.layers.Reshape)

@@ -19,12 +19,11 @@ from typing import Any
 
 from keras import ops
 
-from dream._log import logger
+from dream._log import warn_once
 from dream._patches import value_set
 from dream.adapters.keras.randomness import sizes
 
 _rows: ContextVar[ShareRows | None] = ContextVar("dream_rows", default=None)
-_said: set[str] = set()
 
 
 class ShareRows(ABC):
@@ -172,7 +171,7 @@ def _shuffle(own: Callable[..., Any]) -> Callable[..., Any]:
     def draw(x: Any, axis: int = 0, seed: Any = None) -> Any:
         rows = _rows.get()
         if rows is not None and axis == 0 and rows.counts(rows.dims(ops.shape(x))):
-            once(
+            warn_once(
                 "A shuffle inside a training step couples samples, which lie on several replicas. "
                 "Received: keras.random.shuffle (MixUp and CutMix call it). Each replica shuffles "
                 "its own share, which is not what one device does; shuffle in the data instead."
@@ -196,17 +195,10 @@ def is_written(dims: Sequence[Any], count: int) -> bool:
     if found is None or not found.written(dims):
         return False
     if found.may_be_rows(dims, count):
-        once(
+        warn_once(
             "A step draws rows for its batch's samples, and others whose number the script has "
             f"written down, and which are which cannot be told. Received: {tuple(dims)}, for a "
             f"share of {count} samples; it counts as written down. Draw by the batch's length, or "
             "take another batch_size"
         )
     return True
-
-
-def once(said: str) -> None:
-    """Say a line, once in the process."""
-    if said not in _said:
-        _said.add(said)
-        logger.warning(said)

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import keras
 
-from dream._log import logger
+from dream._log import say_once
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import seeds_of
 from dream.adapters.keras.engine import Engine
@@ -20,7 +20,6 @@ from dream.data import generators
 Word = tuple[object, list[int]]
 """What ranks tell each other: what the script seeded the framework with, a digest of each state."""
 _NAMES = ("Python's", "NumPy's", "the framework's", "Keras's")
-_said: set[str] = set()
 _ahead = False
 
 
@@ -79,14 +78,11 @@ class InStep:
             if apart:
                 take(state)
         names = " and ".join(n for n, apart in zip(_NAMES, differ, strict=True) if apart)
-        line = (
+        say_once(
             f"the ranks have drawn other random numbers from {names} generators, by their rank or "
             "by how many samples they have, so they are not those of one device: all go on as rank "
             "0. Draw for samples where they are read, in the dataset"
         )
-        if line not in _said:
-            _said.add(line)
-            logger.info(line)
 
     def _own(self) -> Any:
         return self._engine.generators.now()

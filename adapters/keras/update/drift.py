@@ -11,11 +11,11 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from dream._log import warn_once
 from dream.adapters.keras import private
 from dream.adapters.keras.consistency import plain_variables, statistics_of, take_rank_0s
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import check_hyperparameters, hyperparameters, optimizers_of
-from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.randomness.in_step import InStep
 from dream.data.alike import of_one_place
 from dream.update.drift import Pace, differing, drifted
@@ -27,7 +27,6 @@ class DriftGuard:
     that the model's call changes by a rank's own samples."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
         self._ranks = engine.communicator
         self._in_step = InStep(engine)
         self._pace = Pace()
@@ -124,7 +123,7 @@ def guard_of(engine: Engine) -> DriftGuard | None:
 
 
 def _tell_kept(state: Any) -> None:
-    once(
+    warn_once(
         f"{state.path} is a state that the model's call changes by a replica's own samples: all "
         "replicas hold the first one's, which has seen its share alone"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -59,3 +60,32 @@ class KerasPace:
             return False
         self._batches = batches
         return self._speeds.compare(Taken(*self.clock.taken(), before), blind=blind())
+
+
+@final
+class EagerClock(Clock):
+    """Operations are over when they return, on a CPU."""
+
+    def __init__(self) -> None:
+        self._samples, self._seconds = 0, 0.0
+        self._began: tuple[int, float] | None = None
+
+    def begun(self, samples: Any, batch: Any) -> Any:
+        self._began = int(samples), time.perf_counter()
+        return batch
+
+    def forget(self) -> None:
+        self._began = None
+
+    def stop(self, tensors: Sequence[Any]) -> None:
+        del tensors
+        if self._began is not None:
+            samples, began = self._began
+            self._began = None
+            self._samples += samples
+            self._seconds += time.perf_counter() - began
+
+    def taken(self) -> tuple[int, float]:
+        found = self._samples, self._seconds
+        self._samples, self._seconds = 0, 0.0
+        return found

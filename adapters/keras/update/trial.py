@@ -13,9 +13,10 @@ import numpy as np
 from keras import ops, tree
 
 from dream._errors import Unsupported
+from dream._log import warn_once
 from dream.adapters.keras import consistency, kinds, losses, private
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.randomness.draws import drawn_by, once
+from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
@@ -38,7 +39,7 @@ def drawn_by_trials(model: Any) -> DrawnSizes:
 def say(said: str, engine: Engine) -> None:
     if engine.knobs.strict:
         raise Unsupported(f"{said}.")
-    once(said)
+    warn_once(said)
 
 
 def widened(batch: Any) -> Any:

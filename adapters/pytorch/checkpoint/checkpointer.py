@@ -23,7 +23,7 @@ from dream.adapters.pytorch.checkpoint.unkept import Unkept
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.tensors import dtype_name
-from dream.checkpoint import generators, layers, replicas
+from dream.checkpoint import layers, replicas
 from dream.checkpoint.checkpointer import Checkpointer, Named, Parts
 from dream.checkpoint.content import (
     Arrays,
@@ -36,6 +36,7 @@ from dream.checkpoint.content import (
 )
 from dream.checkpoint.storage.allotment import Wanted, every_array
 from dream.checkpoint.storage.array_files import check_arrays, part_of, shape_of
+from dream.data import generators
 
 _FORKS = "forks"
 """How often ranks have begun to draw for themselves, each from the generator and this."""

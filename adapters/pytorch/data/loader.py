@@ -17,11 +17,12 @@ from torch.utils.data import (
 )
 
 from dream._errors import Unsupported
+from dream._log import say_once
 from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.alike import digest_of_dataset
 from dream.adapters.pytorch.data.modes import Modes
-from dream.adapters.pytorch.data.reading.fetch import Fetch, empty, say
+from dream.adapters.pytorch.data.reading.fetch import Fetch, empty
 from dream.adapters.pytorch.data.reading.parted import PartedStream
 from dream.adapters.pytorch.data.reading.streams import DealtStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
@@ -299,7 +300,7 @@ def _dealt_class(
         if begun.trains:
             modes.pass_begins()
             if begun.position.batches and self.num_workers:
-                say(_WORKERS_ANEW)
+                say_once(_WORKERS_ANEW)
         iterator = _DealtIterator(inner, begun, shares, modes if begun.trains else None)
         return compared(iterator) if begun.trains else iterator
 

@@ -11,7 +11,7 @@ from weakref import ref
 
 import torch
 
-from dream._log import logger
+from dream._log import Once, logger
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.loss.coupling.beneath import Beneath
 from dream.adapters.pytorch.loss.coupling.kept import Alive
@@ -117,7 +117,7 @@ class Threads:
     def __init__(self, made: Made) -> None:
         self._made = made
         self._mixed = MixedRowsOfThreads()
-        self.inside = self._told = False
+        self.inside, self._say = False, Once()
 
     def open(self) -> None:
         """The block is entered, in this thread."""
@@ -151,9 +151,7 @@ class Threads:
 
     def tell_unknown(self) -> None:
         """Say once that a batch is none that is known."""
-        if not self._told:
-            self._told = True
-            logger.info(_UNKNOWN)
+        self._say(_UNKNOWN)
 
     def close(self) -> None:
         """The block ends."""

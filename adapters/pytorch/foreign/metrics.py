@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 
 from dream._framework import ImportWatch
-from dream._log import logger
+from dream._log import Once
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.private import wrap_metric_updates
@@ -56,7 +56,7 @@ class Metrics:
     def __init__(self, dealt: Communicator, shares: Shares, hooks: Hooks) -> None:
         self._communicator, self._shares, self._patches = dealt, shares, hooks.patches
         self._watch = ImportWatch(self._begin, [_LIBRARY])
-        self._said = False
+        self._say = Once()
 
     def enter(self) -> None:
         """Take those there are, and those that are made in the block. The hooks take it back."""
@@ -103,9 +103,8 @@ class Metrics:
         if known is kind:
             return
         if known in (of_shares, of_whole_batches):
-            if metric.update_count and not self._said:
-                self._said = True
-                logger.info(_BOTH)
+            if metric.update_count:
+                self._say(_BOTH)
         elif metric.dist_sync_fn is not None:
             return  # the script's own way
         metric.distributed_available_fn, metric.dist_sync_fn = kind, gathered

@@ -9,8 +9,9 @@ from typing import Any, final
 import keras
 import torch
 
+from dream._log import warn_once
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
+from dream.adapters.keras.randomness.draws import ShareRows, is_written
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import RowMemory, current, go_on_from, packed
@@ -120,7 +121,7 @@ class TorchRows(ShareRows):
 
     def spread(self, tensor: Any, length: Any) -> Any:
         tensor = keras.ops.convert_to_tensor(tensor)
-        once(
+        warn_once(
             "Draws whose parameters differ from sample to sample may take more numbers for one "
             "than for another on torch. Received: keras.random.gamma, beta, binomial or "
             "categorical with parameters of the batch. They may differ from one device's."

@@ -16,15 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
+from dream._log import warn_once
 from dream._patches import in_this_context
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, BatchShare, Engine, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
-from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
+from dream.adapters.keras.update.pace import EagerClock
 from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged
@@ -35,7 +36,6 @@ from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
 from dream.adapters.pytorch.keras.kept import tensors_kept
-from dream.adapters.pytorch.keras.pace import EagerClock
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.current import RowMemory
@@ -244,7 +244,7 @@ class TorchEngine(Engine):
         with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
             yield
         if before is not None and not torch.equal(before, torch.get_rng_state()):
-            once(
+            warn_once(
                 "torch's own functions draw for each micro-batch by itself, so that masks and "
                 "noise are not those of a whole batch on one device. Received: "
                 f"accumulate={self.knobs.micros}. Remove accumulate for those"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 
 from dream._log import logger
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.loss.sums import LossSums
 from dream.adapters.pytorch.private import be_whole, saved
 from dream.adapters.pytorch.update.same_numbers import Runs, SameNumbers, mark
 from dream.collectives import Communicator
@@ -28,10 +29,13 @@ _OWN_SUMS = (
 )
 numbers_of: Callable[[torch.Tensor], list[float]] = torch.Tensor.tolist
 """As it was before any block watched it: at every step, dream's reads are not the loop's."""
-
 _LIBRARIES = ("torch.", "dream.", "keras.", "wandb.", "mlflow.")
 _WEIGHS = {"len", "numel", "shape", "size", "update"}
 """Names by which code comes to weigh a number by a batch's rows: of sizes, and of meters."""
+
+_MOST = 10_000
+"""Losses that are kept: a sum of more is not known again."""
+_CLOSE = 1e-5
 
 
 def is_global(loss: torch.Tensor, among: Communicator) -> torch.Tensor:
@@ -174,3 +178,30 @@ def is_used_again(root: torch.Tensor, keep: dict[str, Any]) -> bool:
     """Whether a further backward would use the root's own value."""
     again = keep.get("retain_graph") or keep.get("create_graph")
     return bool(again) and saved(root.grad_fn, "result") is not None
+
+
+@final
+class LossSums:
+    """Knows a number again that is the sum or the mean of the last global losses, however many.
+    That is tried, as a number does not tell what it was made of."""
+
+    def __init__(self) -> None:
+        self._new: list[torch.Tensor] = []
+        self._values: deque[float] = deque(maxlen=_MOST)
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Keep a loss, without reading it: on a GPU that would wait."""
+        self._new.append(loss)
+        del self._new[:-_MOST]
+
+    def give(self, x: torch.Tensor) -> bool:
+        """Tell whether this is such a number; one that is about to be read in any case."""
+        if x.dim() or not x.is_floating_point() or not (self._new or self._values):
+            return False
+        if self._new:
+            self._values.extend(torch.stack([each.to(x) for each in self._new]).tolist())
+            self._new.clear()
+        sums = np.cumsum([*reversed(self._values)])
+        means = sums / np.arange(1, len(sums) + 1)
+        value = float(x.detach())
+        return bool(np.isclose([sums, means], value, _CLOSE, 0.0).any())

@@ -199,7 +199,7 @@ class _Reader:
                 self._add_up(parts, top, call, divisors, plain=plain)
                 return
             if name in graph.SCALE and len(after) == 2:
-                rest = self._besides_parameters(node, name, after, call)
+                rest = self._besides_parameters(name, after, call)
                 if rest is None:
                     break
                 node, plain = rest, False
@@ -237,9 +237,7 @@ class _Reader:
         seen = [self._look(side, call, NEAR) for side in sides]
         return [not (each.data or each.calls) for each in seen]
 
-    def _besides_parameters(
-        self, node: Any, name: str, after: list[Any], call: TrainingCall | None
-    ) -> Any:
+    def _besides_parameters(self, name: str, after: list[Any], call: TrainingCall | None) -> Any:
         """Of a product with a number that parameters alone give, or a quotient by one: the other
         side."""
         own = self._of_parameters(after, call)

@@ -71,13 +71,13 @@ class SegmentGraph:
             users = [node for node in segment.nodes if writes(model, node)]
             segment.written = {*_inputs_of(users)} & {*segment.takes}
         self.gives = [node for node in _inputs_of([self._output]) if node in whose]
-        self.passed = [node for node in _inputs_of([self._output]) if node not in whose]
         needed = {node for segment in self.segments for node in segment.takes} | {*self.gives}
         for segment in self.segments:
             segment.gives = [node for node in segment.nodes if node in needed]
 
     def output(self, model: nn.Module, values: Mapping[fx.Node, Any], device: torch.device) -> Any:
-        """Return the model's output. values: of `gives` and of `passed`."""
+        """Return the model's output. values: of `gives`, and of the inputs and parameters
+        that it passes on."""
         found = dict(values)
         return fx.map_arg(self._output.args[0], lambda node: _value(model, node, found, device))
 

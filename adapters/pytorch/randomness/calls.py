@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dream._log import logger
+from dream._log import Once, logger
 from dream.adapters.pytorch.call_hook import hook_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.shares import Shares
@@ -110,7 +110,7 @@ class CallDraws:
         self._opened = False
         self._running: list[_Seen | None] = []
         self._loops = 0
-        self._said: set[str] = set()
+        self._once = Once()
         self._sites = Sites()
 
     def open(self) -> None:
@@ -275,12 +275,10 @@ class CallDraws:
             self._say(f"a call of {type(module).__name__} has {what}")
 
     def _say(self, what: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            logger.info(
-                "%s: each rank draws its random numbers there for itself, so they are not those "
-                "of one device", what,
-            )  # fmt: skip
+        self._once(
+            f"{what}: each rank draws its random numbers there for itself, so they are not those "
+            "of one device"
+        )
 
     def _of_the_loop(self, shape: Sequence[int], like: object, name: str) -> Rows | None:
         """The rows of the batch that the loop holds, for what it draws beside a model's call. like:
@@ -293,17 +291,17 @@ class CallDraws:
         rows = self._of_loops_batch(shape, like, name, share) if len(shape) else None
         counts = (share.count, *(each.count for each in self._shares.newest()))
         if doubtful and (rows is not None or (len(shape) and shape[0] in counts)):
-            self._say_of_loop(_OF_ONE, name)
+            self._once(_OF_ONE, name)
         alike = rows is None and share.count > 1 and not self._modes.parameters(shape)
         if alike and self._sites.times(self._shares.handed_out) == share.count:
-            self._say_of_loop(_OF_EACH, name)
+            self._once(_OF_EACH, name)
         return rows
 
     def _of_loops_batch(
         self, shape: Sequence[int], like: object, name: str, share: Share
     ) -> Rows | None:
         if share.micros > 1:
-            self._say_of_loop(_OF_MICROS, name)
+            self._once(_OF_MICROS, name)
             return None
         parameters = self._modes.parameters(shape)
         if parameters and not self._shares.holds(like) and _in_memory_of(like, parameters):
@@ -319,7 +317,7 @@ class CallDraws:
             if not drops:  # it is no parameter, and has no graph that leads to one
                 self._say_doubtful(name, shape, taken_for_rows=found)
         if self._sites.several or self._sites.multiplied:
-            self._say_of_loop(_OF_SEVERAL, name)
+            self._once(_OF_SEVERAL, name)
         return Rows.of(share) if found else None
 
     def _joined(self, length: int, like: object, share: Share) -> Rows | None:
@@ -344,23 +342,18 @@ class CallDraws:
                 return
         self._shares.alike.drawn(x, share)
 
-    def _say_of_loop(self, what: str, name: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            logger.info(what, name)
-
     def _say_doubtful(self, name: str, shape: Sequence[int], *, taken_for_rows: bool) -> None:
-        what = f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have"
-        if what not in self._said:
-            self._said.add(what)
-            taken = (
-                "the rows of a batch, and drawn for the global one. Draw for a parameter by "
-                "torch.randn_like(parameter)"
-                if taken_for_rows
-                else "the parameter's, and drawn alike on every rank. Draw for a batch by "
-                "torch.randn_like(batch)"
-            )
-            logger.info("%s, %s: it is taken for %s", what, tuple(shape), taken)
+        taken = (
+            "the rows of a batch, and drawn for the global one. Draw for a parameter by "
+            "torch.randn_like(parameter)"
+            if taken_for_rows
+            else "the parameter's, and drawn alike on every rank. Draw for a batch by "
+            "torch.randn_like(batch)"
+        )
+        self._once(
+            f"torch.{name} in the loop draws a shape that this rank's rows and a parameter have, "
+            "%s: it is taken for %s", tuple(shape), taken,
+        )  # fmt: skip
 
 
 def drawing_again(run: Callable[..., None]) -> Callable[..., None]:

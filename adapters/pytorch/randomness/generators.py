@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from dream._log import logger
+from dream._log import Once, logger
 from dream.adapters.pytorch.randomness.current import current, go_on_from, packed
 from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
 from dream.collectives import Communicator
@@ -73,7 +73,7 @@ class InStep:
     def __init__(self, ranks: Communicator) -> None:
         self.ranks = ranks
         self.apart = False
-        self._said: set[str] = set()
+        self.say = Once()
 
     def start(self) -> None:
         """Begin alike, where a script has not seeded: as rank 0. Every rank calls it."""
@@ -113,12 +113,6 @@ class InStep:
             "the script seeds its generators by rank, so each rank keeps its own draws: dropout "
             "and noise are not those of one device. Seed all ranks alike for that"
         )
-
-    def say(self, line: str) -> None:
-        """Say a line once."""
-        if line not in self._said:
-            self._said.add(line)
-            logger.info(line)
 
 
 _LOOKS, _PASSES = 2, 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dream._log import logger
+from dream._log import say_once
 from dream._patches import in_this_context
 from dream.adapters.pytorch.randomness.current import Found, current
 from dream.adapters.pytorch.randomness.functions import DrawKind
@@ -48,20 +48,11 @@ def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     rows = current.outside(shape, x, name)
     if rows is None:
         return None
-    _tell_outside(name)
+    say_once(
+        f"torch.{name} in the loop makes as many rows as this rank's share of the batch: it is "
+        "drawn for the global batch, and each rank takes its rows"
+    )
     return rows, Place(0)
-
-
-_said: set[str] = set()
-
-
-def _tell_outside(name: str) -> None:
-    if name not in _said:
-        _said.add(name)
-        logger.info(
-            "torch.%s in the loop makes as many rows as this rank's share of the batch: it is "
-            "drawn for the global batch, and each rank takes its rows", name,
-        )  # fmt: skip
 
 
 def _alike(own: Own, *args: Any, **kwargs: Any) -> Any:
@@ -334,13 +325,11 @@ def _pick(name: str, own: Own) -> Own:
         rows = current.rows or (current.outside((n, 1), None, name) if current.outside else None)
         if rows is None or n != rows.count:
             return _alike(own, n, *args, **kwargs)
-        if name not in _said:
-            _said.add(name)
-            logger.info(
-                "torch.randperm in the loop permutes a batch: each rank permutes its own share, so "
-                "samples are mixed with others than on one device. Mix them in the collate "
-                "function, which sees the global batch, to keep them"
-            )
+        say_once(
+            "torch.randperm in the loop permutes a batch: each rank permutes its own share, so "
+            "samples are mixed with others than on one device. Mix them in the collate function, "
+            "which sees the global batch, to keep them"
+        )
         with current.together():
             whole = own(rows.total, *args, **kwargs)
         return rows.take(whole, Place(0)).argsort()

@@ -202,7 +202,6 @@ class TorchHooks:
         self.losses = LossObserver()
         self._recorder = recorder
         self._given: tuple[int | None, int | None] = (None, None)
-        self._before: list[torch.Tensor] | None = None
         self._outermost = True
         self._looks = 0
 

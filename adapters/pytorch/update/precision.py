@@ -13,7 +13,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.private import BatchNorm, tables, to_local, tree_map, version_of
-from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import Precision as Row
 
 
@@ -129,16 +128,14 @@ _HALF = (torch.float16, torch.bfloat16)
 class ModelPrecision:
     """The precision of one strategy's models.
 
-    device: "cpu" or "cuda". masters, scaling: None where there are none.
+    device: "cpu" or "cuda". masters: None where there are none.
     """
 
-    def __init__(
-        self, row: Row, device: str, masters: MasterWeights | None, scaling: Scaling | None
-    ) -> None:
+    def __init__(self, row: Row, device: str, masters: MasterWeights | None) -> None:
         self._model = None if row.model is None else _type(row.model)
         self._functions = None if row.functions is None else _type(row.functions)
         self._keeps_norms = row.norms and self._model in _HALF
-        self._device, self.masters, self.scaling = device, masters, scaling
+        self._device, self.masters = device, masters
         self._cast_before = ModuleSet()
 
     @property

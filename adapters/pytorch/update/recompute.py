@@ -15,13 +15,22 @@ from torch.utils.checkpoint import checkpoint
 
 from dream._errors import ConfigurationError, unknown
 from dream.adapters.pytorch.call_hook import Wrapper, called_with, ensure_hook, unwrapped
+from dream.adapters.pytorch.private import (
+    OpOverload,
+    TorchDispatchMode,
+    is_in_place,
+    tree_map,
+    written_arguments,
+)
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update import batch_norm
-from dream.adapters.pytorch.update.rng_replay import RngReplay
 
 Again = Callable[..., Any]
 """Either of those below."""
+
+_Drawn = tuple[list[torch.Tensor], Any]
+"""The tensors that an operation wrote into, and what it gave."""
 
 
 def again(function: Callable[..., Any], norms: list[nn.Module], *args: Any) -> Any:
@@ -76,7 +85,11 @@ def _counted_once(norms: list[nn.Module]) -> Iterator[None]:
 
 
 How = bool | str | Sequence[str]
+
+
 _LEAST = 4
+
+
 """Elements of a chain that are worth cutting."""
 
 
@@ -220,3 +233,76 @@ def _in_turn(layers: list[nn.Module], x: Any) -> Any:
     for layer in layers:
         x = layer(x)
     return x
+
+
+@final
+class RngReplay:
+    """The draws of one segment of one copy, kept for when it is computed again: copies in threads
+    share one generator, which cannot be set back for one of them."""
+
+    def __init__(self) -> None:
+        self._drawn: list[_Drawn] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Around the first computation."""
+        with _Keeping(self._drawn):
+            yield
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        """Around another one, which draws what the first drew."""
+        with _Giving(iter([*self._drawn])):
+            yield
+
+
+@final
+class _Keeping(TorchDispatchMode):
+    def __init__(self, drawn: list[_Drawn]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._drawn = drawn
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if _draws(func):
+            own = _copied(output)
+            self._drawn.append(([x.clone() for x in _written(func, args, kwargs)], own))
+        return output
+
+
+@final
+class _Giving(TorchDispatchMode):
+    def __init__(self, drawn: Iterator[_Drawn]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._drawn = drawn
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _draws(func):
+            return func(*args, **kwargs)
+        written, output = next(self._drawn)
+        places = _written(func, args, kwargs)
+        for place, value in zip(places, written, strict=True):
+            place.copy_(value)
+        return places[0] if is_in_place(func) else _copied(output)
+
+
+def _draws(func: Any) -> bool:
+    return isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that an operation writes into."""
+    declared = written_arguments(func)
+    given = dict(zip((name for name, _ in declared), args, strict=False)) | kwargs
+    return [given[name] for name, written in declared if written and name in given]
+
+
+def _copied(output: Any) -> Any:
+    """Clone the tensors: what is done to them later is not done to the copy."""
+    return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, output)

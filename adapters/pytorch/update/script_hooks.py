@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from dream._log import logger
+from dream._log import Once, logger
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.private import current_node, gradient_hooks, version_of
@@ -47,7 +47,7 @@ class ScriptHooks:
     def __init__(self, times: Callable[[], int], *, accumulates: bool) -> None:
         self._times = times
         self._waiting = WaitingHooks(accumulates=accumulates)
-        self._said: set[str] = set()
+        self._say = Once()
         self._functions = ScriptFunctions(times)
 
     def subscribe(self, hooks: Hooks) -> None:
@@ -190,11 +190,6 @@ class ScriptHooks:
             return changed
         self._say(_ROWS)
         return _scaled(changed, times)
-
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            logger.info(line)
 
 
 @final

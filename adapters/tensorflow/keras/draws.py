@@ -10,9 +10,10 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from dream._log import warn_once
 from dream.adapters.keras import hooks
 from dream.adapters.keras.engine import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, is_written, once
+from dream.adapters.keras.randomness.draws import ShareRows, is_written
 from dream.adapters.tensorflow import private
 
 
@@ -23,7 +24,7 @@ def drawing(rows: GraphRows) -> Iterator[None]:
         yield
     found = private.stateful_draws()
     if found:
-        once(
+        warn_once(
             "tf.random draws in a step for each replica by itself, which is not what one device "
             f"draws. Received: {', '.join(found)} in the model's step. Use keras.random with a "
             "keras.random.SeedGenerator."

@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dream._log import warn_once
 from dream.adapters.keras import private
-from dream.adapters.keras.randomness.draws import once
 
 _ADDED = (
     "the gradient of an embedding is added up by entry before %s steps: Keras alone squares or "
@@ -34,7 +34,7 @@ def tell(optimizer: Any) -> None:
     """Say of an optimizer if it would have trained by the rows that are added up."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if _by_rows(inner):
-        once(_ADDED % type(inner).__name__)
+        warn_once(_ADDED % type(inner).__name__)
 
 
 def tell_of(model: Any, optimizer: Any) -> None:

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary
 
-from dream._log import logger
+from dream._log import Once, logger
 from dream.checkpoint.untouched.variables import Variables, VariablesOfALoop, is_of_a_script
 from dream.data import tracked
 from dream.data.position import Track
@@ -86,7 +86,7 @@ class UntouchedTraining:
         self._kept = False
         self._reads_again = False
         self._made: Mapping[Tracked, int] = {}
-        self._said: set[str] = set()
+        self._tell_once = Once()
         self._steps = self._updates = 0
 
     def begins(
@@ -254,11 +254,6 @@ class UntouchedTraining:
             logger.info(UNSAVED, f" ({why})", self._trained.lines())
         self._over = why
         self._trained.known = True
-
-    def _tell_once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            logger.info(words)
 
     @property
     def _is_by_hand(self) -> bool:

@@ -40,12 +40,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """code: the job's exit code. said: why, where it failed. lost: whether a host or actor went.
+    """code: the job's exit code. said: why, where it failed.
     results: what `dream.launch`'s function gave, by rank."""
 
     code: int
     said: str = ""
-    lost: bool = False
     rank: int | None = None
     text: str = ""
     results: tuple[bytes, ...] = ()
@@ -144,7 +143,7 @@ class RayJob:
             if lost and not stopped:
                 self._end()
                 who = ", ".join(map(str, lost))
-                return Ended(1, f"Lost with its host or actor: rank {who}.", lost=True)
+                return Ended(1, f"Lost with its host or actor: rank {who}.")
             codes = {ending.code for ending in endings if ending.code != 0}
             if codes - {settings.GO_ON_LATER} and not stopped:
                 return self._failed(endings)

@@ -84,7 +84,7 @@ class _Request:
     """What a launcher asks for, with its connection and the rank's descriptors."""
 
     def __init__(self, message: bytes, link: socket.socket, files: list[int]) -> None:
-        self.message, self.link, self.files = message, link, files
+        self.link, self.files = link, files
         told = json.loads(message)
         self.command: list[str] = told["command"]
         self.environ: dict[str, str] = told["environ"]

@@ -21,7 +21,6 @@ from dream.tools.compare.settings import Slow, TaskJob
 
 if TYPE_CHECKING:
     from dream.collectives import Communicator
-    from dream.tools.compare.meter import Learned
 
 
 _CALLS = 11

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,11 +22,6 @@ from dream.tools.port_check.judge import judge
 from dream.tools.port_check.match import match
 from dream.tools.port_check.probe import Array, Inputs, ModelSide, Weights
 from dream.tools.port_check.verdict import PortReport
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from dream.tools.port_check.verdict import PortReport
 
 
 def shaken(weights: Mapping[str, Mapping[str, Array]], seed: int) -> tuple[Weights, list[str]]:

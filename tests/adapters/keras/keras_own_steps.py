@@ -12,7 +12,7 @@ import numpy as np
 from keras import layers, ops
 
 import dream
-from dream.adapters.keras.randomness import draws
+from dream._log import warn_once
 
 Loss = Callable[[Any, Any, Any], Any]
 SAMPLES, WIDTH = 15, 4
@@ -367,7 +367,7 @@ def said_lines() -> Iterator[list[str]]:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
-    draws._said.clear()
+    warn_once._said.clear()
     try:
         yield lines
     finally:

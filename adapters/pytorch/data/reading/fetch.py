@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from dream._errors import ConfigurationError
-from dream._log import logger
+from dream._log import say_once
 from dream.adapters.pytorch.data.alike import numbers_of
 from dream.adapters.pytorch.data.reading.gather import Gathered, gathered
 from dream.adapters.pytorch.devices import number_in
@@ -25,14 +25,6 @@ from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_o
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
 _ALL = (True, True, True)
-_said: set[str] = set()
-
-
-def say(line: str) -> None:
-    """Say a line once."""
-    if line not in _said:
-        _said.add(line)
-        logger.info(line)
 
 
 @final
@@ -92,7 +84,7 @@ class Fetch:
         if self._last in (_UNKNOWN, _WHOLE):
             return Chosen(batch, cut)
         if self._last == _DRAWN_IN_WORKERS:
-            say(
+            say_once(
                 "the loader's workers draw random numbers as they read samples: each rank's draw "
                 "for its own, so they are not those of one device (num_workers=0 reads the global "
                 "batch on every rank, and is)"
@@ -146,7 +138,7 @@ class Fetch:
         why = "draws random numbers" if drew or mixes else "is padded to the longest"
         why = "changes a number of the dataset's" if given.counts and not (drew or mixes) else why
         if get_worker_info() is None:
-            say(
+            say_once(
                 f"a sample of this loader {why} as it is read, so every rank reads the global "
                 "batch and keeps its rows"
             )

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from dream._errors import Desynchronized, Unsupported
-from dream.adapters.pytorch.data.reading.fetch import empty, say
+from dream._log import say_once
+from dream.adapters.pytorch.data.reading.fetch import empty
 from dream.adapters.pytorch.data.reading.part_reader import BatchRequest, PartsReader, Read, runs
 from dream.adapters.pytorch.data.reading.streams import Dealt
 from dream.collectives import Communicator
@@ -156,7 +157,7 @@ class PartedStream:
                 "(A stream that draws its samples draws them by info.id.)"
             )
         if read.alone:
-            say(_BY_ITSELF)
+            say_once(_BY_ITSELF)
 
 
 def _checked(loader: DataLoader[Any], ranks: int) -> int:

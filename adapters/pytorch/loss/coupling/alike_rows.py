@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dream._log import logger
+from dream._log import say_once
 from dream.adapters.pytorch.data.whole import WholeRows
 from dream.adapters.pytorch.loss.coupling.kept import Alive
 from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
@@ -19,7 +19,6 @@ _ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t",
          "squeeze", "meshgrid", "cartesian_prod", "stack", "cat", "mean", "sum"}  # fmt: skip
 """What makes tensors of other rows, whose number is no batch's where that of the first was not."""
 _CASTS = {"to", "float", "double", "half", "type", "view", "reshape", "unsqueeze", "clone"}
-_told: set[str] = set()
 _positions = Alive()
 
 
@@ -65,14 +64,11 @@ def _note_positions(name: str, made: list[torch.Tensor]) -> None:
 
 
 def _tell_own_range(name: str) -> None:
-    line = (
+    say_once(
         f"torch.{name} in the loop makes as many points as this rank's share of the batch has "
         "rows, over the whole range: a row has another one than on one device. Make them for the "
         "global batch, and take this rank's by strategy.share"
     )
-    if line not in _told:
-        _told.add(line)
-        logger.info(line)
 
 
 def _as_long(x: torch.Tensor, count: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from dream._log import logger
+from dream._log import Once
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
 from dream.adapters.pytorch.loss.samples.taken import takes_one
 from dream.adapters.pytorch.randomness.rows import Place, Rows
@@ -34,7 +34,7 @@ class Cuts:
     """Tells once of such rows that are trained on."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._say = Once()
 
     def tell_at(self, node: Any, *, singly: bool) -> None:
         """Tell of what a node of a loss has cut off. singly: rows are taken one by one, each for a
@@ -61,9 +61,8 @@ class Cuts:
 
     def tell(self, name: str) -> None:
         """name: of the function that has cut them off; nothing where none has."""
-        if name and not self._told:
-            self._told = True
-            logger.info(_CUT, "a slice" if name == "__getitem__" else name)
+        if name:
+            self._say(_CUT, "a slice" if name == "__getitem__" else name)
 
 
 def parts_of_rows(

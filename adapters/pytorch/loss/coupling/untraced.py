@@ -13,7 +13,7 @@ from typing import final
 
 import torch
 
-from dream._log import logger
+from dream._log import Once
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.data.alike import contents_of
 from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
@@ -96,7 +96,7 @@ class UntracedCalls:
         self.off = False
         self._late: set[object] = set()
         self._many: dict[object, tuple[float, int]] = {}
-        self._said: set[str] = set()
+        self._say = Once()
 
     def asks(self) -> bool:
         """Whether the ranks are to look again, at calls that nobody has compared."""
@@ -205,11 +205,6 @@ class UntracedCalls:
         self._many[place] = many, times + 1 if before == many else 1
         if self._many[place][1] == _SURE:
             self._say(_KEPT)
-
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            logger.info(line)
 
 
 def _is_plain(x: torch.Tensor) -> bool:

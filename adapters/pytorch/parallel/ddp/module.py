@@ -20,10 +20,9 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.parallel.ddp.forward import DdpForward, forward_of
 from dream.adapters.pytorch.parallel.ddp.lane import Lane
 from dream.adapters.pytorch.parallel.ddp.late import LateReduction
-from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings
+from dream.adapters.pytorch.parallel.ddp.settings import DdpForward, DdpSettings, forward_of
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
 from dream.adapters.pytorch.private import recomputing

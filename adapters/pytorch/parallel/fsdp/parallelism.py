@@ -28,15 +28,17 @@ from dream.adapters.pytorch.parallel.fsdp import differentiate, private
 from dream.adapters.pytorch.parallel.fsdp.copies import PendingCopy
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
-from dream.adapters.pytorch.parallel.fsdp.prefetch import Prefetch
 from dream.adapters.pytorch.parallel.fsdp.supported import (
+    ForwardWrites,
     check_all_sharded,
     check_dtypes,
     check_runs_first,
     check_supported,
+    without_views,
 )
 from dream.adapters.pytorch.parallel.fsdp.units import (
     Owned,
+    Prefetch,
     UnitOrder,
     callable_itself,
     gathers_of,
@@ -44,7 +46,6 @@ from dream.adapters.pytorch.parallel.fsdp.units import (
     units_of,
     unsharded,
 )
-from dream.adapters.pytorch.parallel.fsdp.written import ForwardWrites, without_views
 from dream.adapters.pytorch.parallel.fsdp.zero1 import ZeroOne
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, shards_mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta

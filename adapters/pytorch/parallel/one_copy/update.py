@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from dream._errors import ConfigurationError, Unsupported
-from dream.adapters.pytorch.parallel.one_copy.layout import Layout
-from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
+from dream.adapters.pytorch.parallel.one_copy.parameters import Layout, OneCopy
 from dream.shared_memory import block
 
 ELEMENTWISE: Mapping[type[Optimizer], tuple[str, ...]] = MappingProxyType(

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from dream._plain import name_of
+from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.tensors import CODEC, load
 from dream.parameter_server.optimizer import ServerOptimizer, find_class, pack_optimizer
 from dream.parameter_server.protocol import refuse_garbled
@@ -87,11 +88,6 @@ def describe(optimizer: Optimizer, kind: type[Optimizer], shard: Sequence[int]) 
         name_of(kind), optimizer.defaults, shapes, settings_of(optimizer), groups, state
     )
     return pack_optimizer(tuple(vars(spec).values()), kind.__name__, CODEC)
-
-
-def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
-    """List them in the order of the groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import devices
+from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.parallel.parameter_server.optimizer import (
     describe,
-    parameters_of,
     settings_of,
     views_of,
 )

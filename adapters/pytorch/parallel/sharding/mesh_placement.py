@@ -28,10 +28,6 @@ class MeshPlacement:
     model: Communicator
 
     @property
-    def data_index(self) -> int:
-        return self.mesh.data_index(self.rank)
-
-    @property
     def model_index(self) -> int:
         return self.mesh.model_index(self.rank)
 

@@ -25,7 +25,7 @@ from torch import distributed
 from torch.distributed.tensor import DTensor, Replicate
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._log import logger
+from dream._log import say_once
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.hooks import DTensorHandlers
 from dream.adapters.pytorch.parallel.sharding.parameters import shard_like
@@ -53,7 +53,6 @@ _WRITES = ("zero_.default", "fill_.Scalar", "fill_.Tensor", "mul_.Tensor", "div_
            "sign_.default", "relu_.default")  # fmt: skip
 _GATHERED = "_dream_gathered"
 _DATA: Any = torch.Tensor.data
-_said: set[str] = set()
 
 
 def in_the_block() -> DTensorHandlers:
@@ -278,10 +277,8 @@ def _check_alike(tensor: torch.Tensor, like: DTensor) -> None:
 
 
 def _tell_whole() -> None:
-    if "whole" not in _said:
-        _said.add("whole")
-        logger.info(
-            "a copy or an average of the parameters that was begun before the model was split is "
-            "whole on every rank, which is exact, and takes its memory; one that is begun after "
-            "the optimizer is made is in shards"
-        )
+    say_once(
+        "a copy or an average of the parameters that was begun before the model was split is whole "
+        "on every rank, which is exact, and takes its memory; one that is begun after the "
+        "optimizer is made is in shards"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from dream._adapter import Loss, Metric, Plan, Step, Weight
+from dream._log import logger
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
 from dream.adapters.pytorch.bare import BareParameters
@@ -25,7 +27,7 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.loss.scaling import count_by_hand
 from dream.adapters.pytorch.module import ModuleRegistry
-from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.optimizer import Forward, parameters_of
 from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
 from dream.adapters.pytorch.parallel.sharding import operations, state
@@ -34,12 +36,12 @@ from dream.adapters.pytorch.parallel.sharding.gradients import (
     clipping_norm,
     clipping_value,
 )
-from dream.adapters.pytorch.parallel.sharding.long_vectors import take_vectors
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import MeshPlacement, connect, mesh_of
 from dream.adapters.pytorch.parallel.sharding.meta import MetaInitializer, is_meta
 from dream.adapters.pytorch.parallel.sharding.module import ShardContext, ShardedModule
-from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
+from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters, shard_like
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
+from dream.adapters.pytorch.private import LBFGS_ADDS, LBFGS_GATHERS, to_local, to_whole
 from dream.adapters.pytorch.train_step import Cuts, MicroParts, Passes
 from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.collectives import Communicator
@@ -268,3 +270,40 @@ def shards_nothing(plan: Plan) -> bool:
 def offloads(plan: Plan) -> bool:
     """Tell whether shards are to lie on the host, which one rank's do too."""
     return bool(plan.options.get("cpu_offload"))
+
+
+def take_vectors(optimizer: Optimizer) -> None:
+    """Have an L-BFGS gather its gradients and step shards, and say what else shards change; nothing
+    for others."""
+    if type(optimizer).__name__ == "Muon":
+        logger.info(
+            "Muon makes its matrices orthogonal in bfloat16: under a sharded model those sums are "
+            "rounded in another order, so its weights are those of one device to some 1e-3, not to "
+            "1e-6; 'mirrored' keeps them"
+        )
+    if isinstance(optimizer, LBFGS):
+        logger.info(
+            "L-BFGS looks at all parameters at once: its history is whole on every rank, and not "
+            "in shards"
+        )
+        setattr(optimizer, LBFGS_GATHERS, MethodType(_gathered, optimizer))
+        setattr(optimizer, LBFGS_ADDS, MethodType(_add, optimizer))
+
+
+def _gathered(optimizer: Optimizer) -> torch.Tensor:
+    return torch.cat([_vector(parameter) for parameter in parameters_of(optimizer)])
+
+
+def _vector(parameter: nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return to_local(parameter).new_zeros(parameter.numel())
+    return to_whole(gradient).reshape(-1)
+
+
+def _add(optimizer: Optimizer, size: Any, direction: torch.Tensor) -> None:
+    parameters: Sequence[nn.Parameter] = parameters_of(optimizer)
+    parts = direction.split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        own = to_local(shard_like(part.view(parameter.shape), parameter))
+        to_local(parameter).add_(own, alpha=size)

@@ -17,6 +17,7 @@ from torch.autograd.graph import Node
 from torch.distributed.tensor import DTensor
 
 from dream._errors import Unsupported
+from dream.adapters.pytorch.loss.graph import operands
 from dream.adapters.pytorch.private import gives_dtensor
 
 
@@ -91,7 +92,7 @@ def _leaves(cut: Mapping[Node, bool]) -> list[Node]:
 def _borders(cut: Mapping[Node, bool]) -> list[Node]:
     """Find the nodes of ordinary tensors that those of DTensors hand gradients to."""
     return list(
-        {n: None for node, is_cut in cut.items() if is_cut for n in _before(node) if not cut[n]}
+        {n: None for node, is_cut in cut.items() if is_cut for n in operands(node) if not cut[n]}
     )
 
 
@@ -101,7 +102,7 @@ def _cut(start: Node) -> dict[Node, bool]:
     waiting = [start]
     while waiting:
         node = waiting[-1]
-        before = [] if node in cut else [n for n in _before(node) if n not in cut]
+        before = [] if node in cut else [n for n in operands(node) if n not in cut]
         if before:
             waiting += before
             continue
@@ -116,8 +117,4 @@ def _gives_cut(node: Node, known: dict[Node, bool]) -> bool:
     if variable is not None:
         return isinstance(variable, DTensor)
     gives = gives_dtensor(node)
-    return gives if gives is not None else any(known[before] for before in _before(node))
-
-
-def _before(node: Node) -> list[Node]:
-    return [before for before, _ in node.next_functions if before is not None]
+    return gives if gives is not None else any(known[before] for before in operands(node))

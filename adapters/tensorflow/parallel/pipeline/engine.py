@@ -26,13 +26,11 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.consistency import Consistency
 from dream.adapters.tensorflow.parallel.pipeline import checks
-from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import (
-    MicrobatchLosses,
-    MicrobatchPlace,
-)
 from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
     LossAndGradients,
     MicrobatchInputs,
+    MicrobatchLosses,
+    MicrobatchPlace,
     PlacedStage,
     Values,
 )

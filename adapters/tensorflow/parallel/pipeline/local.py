@@ -31,8 +31,7 @@ from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import (
 )
 from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
-from dream.pipeline.mail import LocalMail
-from dream.pipeline.partition import Partition, Stage
+from dream.pipeline.partition import LocalMail, Partition, Stage
 from dream.pipeline.schedule import play
 
 

@@ -38,8 +38,7 @@ from dream.adapters.tensorflow.parallel.pipeline.stages import StageDivision
 from dream.adapters.tensorflow.parallel.split import mesh_of
 from dream.collectives import Communicator
 from dream.model_description.layout import check_same
-from dream.pipeline.mail import RankMail
-from dream.pipeline.partition import Partition
+from dream.pipeline.partition import Partition, RankMail
 
 
 @dataclass(frozen=True, slots=True)

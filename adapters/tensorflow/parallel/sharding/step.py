@@ -13,13 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from dream._errors import Unsupported
-from dream._log import logger
+from dream._log import logger, warn_once
 from dream._patches import value_set
 from dream.adapters.keras import private, recompute
 from dream.adapters.keras.consistency import drawing_layers
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
-from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.step import MicroBatches
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras import slices
@@ -118,7 +117,7 @@ def _report_draws_of(graph: Any) -> None:
     """Log one line where a step draws by operations of TensorFlow's own."""
     drawn = draws_in(graph)
     if drawn:
-        once(
+        warn_once(
             "TensorFlow draws in a step on each device of the mesh by itself, so that masks and "
             f"noise are not those of one device. Received: {', '.join(drawn)}. Use 'mirrored' and "
             "keras.random for those"

@@ -314,8 +314,6 @@ def drawn(figures: Mapping[str, Any]) -> list[tuple[Picture, Figure]]:
     """Draw every picture for which there are figures; none where no row finished."""
     from matplotlib import rc_context
 
-    from dream.tools.compare.page import style
-
     rows = finished(figures)
     with rc_context(style.rc()):
         listed = [picture for picture in PICTURES if rows and picture.able(rows)]

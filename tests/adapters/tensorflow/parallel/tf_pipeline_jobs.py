@@ -27,7 +27,7 @@ from tf_split_models import (
 )
 
 import dream
-from dream.adapters.tensorflow.parallel.pipeline.microbatch_place import MicrobatchPlace
+from dream.adapters.tensorflow.parallel.pipeline.microbatch_run import MicrobatchPlace
 
 
 def devices_of(variables: Any) -> dict[str, str]:
