@@ -136,7 +136,7 @@ def _counted(
             return step(batches)
         except StopIteration:
             for optimizer in () if progress.over else optimizers:
-                optimizer.iterations.assign_add(1)
+                private.counter(getattr(optimizer, "inner_optimizer", optimizer)).assign_add(1)
             raise
 
     return call

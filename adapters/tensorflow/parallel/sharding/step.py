@@ -25,7 +25,7 @@ from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
-from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
+from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable, writing_once
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
 from dream.adapters.tensorflow.private import draws_in, without_memory_pass
 from dream.adapters.tensorflow.tracing import spec_of
@@ -149,6 +149,7 @@ class Traced:
             graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
             traced = graph.get_concrete_function()
             _check_captured(traced.graph)
+            _check_conditions(traced.graph)
             if not _drawing_told.get():
                 _report_draws_of(traced.graph)
             traced.set_external_captures([*map(self._placement.constant, traced.captured_inputs)])
@@ -157,7 +158,7 @@ class Traced:
             return self._graphs[key](*laid)
 
     def _trace(self, *batch: Any) -> Any:
-        with value_set(stepping, True):
+        with value_set(stepping, True), writing_once():
             return self._function(*batch)
 
 
@@ -182,6 +183,17 @@ def _check_captured(graph: Any) -> None:
         raise Unsupported(
             "A step on a mesh uses variables that dream has not laid out. Received: "
             f"{', '.join(foreign)}. Make them weights of the model (add_weight), or use 'mirrored'."
+        )
+
+
+def _check_conditions(graph: Any) -> None:
+    """Refuse what ends TensorFlow's process, by a segmentation fault."""
+    chosen = [op for op in graph.get_operations() if op.type == "SelectV2"]
+    if any(op.inputs[0].shape.rank == 0 and op.outputs[0].shape.rank for op in chosen):
+        raise Unsupported(
+            "TensorFlow cannot choose by one condition for all elements on a mesh. Received: "
+            "tf.where or keras.ops.where with a condition without dims, of tensors that have some. "
+            "Give it tf.fill(tf.shape(x), condition), or use 'mirrored'."
         )
 
 

@@ -35,6 +35,72 @@ def trained(*more: Any, **options: Any) -> Any:
     return model
 
 
+class Counting(keras.Model):  # type: ignore[misc]
+    """Counts samples in a train_step that assigns its counts by `counted(counts, sums, now)`."""
+
+    counted: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = self.add_weight(shape=(2,), initializer="zeros", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        return x
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        now = tf.reduce_sum(tf.ones_like(batch[:, :2]), 0)
+        self.counted(now)
+        return {"loss": tf.reduce_mean(batch)}
+
+
+def twice(self: Any, now: Any) -> None:
+    self.sums.assign_add(now)
+    self.sums.assign(tf.ones_like(now))
+
+
+def emptied_in_a_branch(self: Any, now: Any) -> None:
+    self.sums.assign_add(now)
+    tf.cond(self.sums[0] > 20, lambda: twice(self, now), lambda: None)
+
+
+def emptied_by_a_product(self: Any, now: Any) -> None:
+    total = self.sums + now
+    self.sums.assign(total * tf.cast(total[0] < 20, total.dtype))
+
+
+def emptied_by_one_condition(self: Any, now: Any) -> None:
+    total = self.sums + now
+    self.sums.assign(keras.ops.where(total[0] < 20, total, tf.zeros_like(total)))
+
+
+def emptied_by_many(self: Any, now: Any) -> None:
+    total = self.sums + now
+    fewer = tf.fill(tf.shape(total), total[0] < 20)
+    self.sums.assign(keras.ops.where(fewer, total, tf.zeros_like(total)))
+
+
+def counting(counted: Any) -> list[Any]:
+    """What is counted after each epoch, of three."""
+    model = type("Counting", (Counting,), {"counted": counted})()
+    model.compile("sgd")
+    found: list[Any] = []
+    for _ in range(3):
+        model.fit(np.ones((8, 3), "float32"), batch_size=8, verbose=0)
+        found.append(np.array(model.sums))
+    return found
+
+
+def assigned() -> dict[str, Any]:
+    """What steps count that assign in several ways; what is said of two."""
+    found: dict[str, Any] = {}
+    ways = (twice, emptied_by_a_product, emptied_by_many)
+    with dream.strategy("sharded", devices=2):
+        found["shared"] = [counting(way) for way in ways]
+        for way in (emptied_in_a_branch, emptied_by_one_condition):
+            found[way.__name__] = told(lambda way=way: counting(way))
+    return {**found, "alone": [counting(way) for way in ways]}
+
+
 def branches() -> dict[str, Any]:
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
