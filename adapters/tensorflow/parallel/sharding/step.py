@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from types import MethodType
 from typing import Any, final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -16,7 +18,7 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.keras import private, recompute
-from dream.adapters.keras.consistency import drawing_layers
+from dream.adapters.keras.consistency import drawing_layers, metric_states
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.keras.randomness.draws import once
@@ -90,7 +92,7 @@ class MeshRunner(SplitRunner):
         example = private.tree.map_structure(_tensor, batch)
         with self._placement.making():
             if kind != "predict":
-                private.build_but_optimizer(model, private.symbolic(example))
+                _build(model, example, kind)
             elif not model.built:
                 model.predict_step(example)
         if kind == "train":
@@ -98,9 +100,30 @@ class MeshRunner(SplitRunner):
         self._placement.place_model(model)
         recompute.adopt(model, self._engine)
         self._placement.place_metrics(model)
+        model.get_metrics_result = MethodType(_results, model)
         for optimizer in optimizers_of(model) if kind == "train" else ():
             slices.tell_of(model, optimizer)
             self._placement.place_optimizer(optimizer, model.trainable_variables)
+
+
+def _build(model: Any, example: Any, kind: Kind) -> None:
+    """Make all but the optimizer's state on the shapes of a batch. A step of the user's own may
+    call the loss otherwise than Keras does: what the model's call has made is all, then."""
+    try:
+        private.build_but_optimizer(model, private.symbolic(example))
+    except (RuntimeError, ValueError):
+        own, keras_own = (getattr(owner, _STEPS[kind]) for owner in (type(model), keras.Model))
+        if own is keras_own or private.unbuilt_parts(model):
+            raise
+
+
+def _results(model: Any) -> Any:
+    """What a model's metrics have come to. Outside of a step TensorFlow reads a variable on a mesh
+    as it lies, and does not compute with that and ordinary tensors."""
+    known = metric_states(model) if tf.executing_eagerly() else []
+    read = [(v, v.value.whole()) for v in known if isinstance(v.value, MeshVariable)]
+    with keras.StatelessScope(state_mapping=read) if read else nullcontext():
+        return type(model).get_metrics_result(model)
 
 
 def report_draws(model: Any) -> None:
@@ -205,7 +228,7 @@ def explained() -> Iterator[None]:
             yield
     except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
         text = str(error)
-        if "layout propagation" not in text and "SPMD" not in text:
+        if not any(words in text for words in ("layout propagation", "ComputeLayout", "SPMD")):
             raise
         found = re.search(r'"?\'?tf\.(\w+)', text)
         operation = found.group(1) if found else "an operation"
