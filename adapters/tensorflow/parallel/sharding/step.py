@@ -23,6 +23,7 @@ from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.keras.randomness.draws import once
 from dream.adapters.keras.step import MicroBatches
+from dream.adapters.keras.update import in_python
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
@@ -69,14 +70,21 @@ class MeshRunner(SplitRunner):
         return run
 
     def _at_once(self, model: Any, kind: Kind, one_length: bool) -> Callable[..., Any]:
-        return compiled(getattr(model, _STEPS[kind]), self._placement, kind, one_length=one_length)
+        own = getattr(model, _STEPS[kind])
+
+        def step(*batch: Any) -> Any:
+            with in_python.watched(model, self._engine) if kind == "train" else nullcontext():
+                return own(*batch)
+
+        return compiled(step, self._placement, kind, one_length=one_length)
 
     def _in_micros(self, model: Any, _kind: Kind, one_length: bool) -> Callable[..., Any]:
         """Keras's own step of training."""
         micro = MicroBatches(model, self._engine)
 
         def part(batch: Any, share: Any, rows: Any) -> list[Any]:
-            found = micro.gradients(batch, share, rows, known=one_length)
+            with in_python.watched(model, self._engine):
+                found = micro.gradients(batch, share, rows, known=one_length)
             return [laid(g, self._placement) for g in found]
 
         def finish(*sums: Any) -> Any:
