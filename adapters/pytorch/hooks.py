@@ -298,8 +298,9 @@ def factories(wrapper: Wrap) -> Iterator[None]:
 
 def first_use(found: Callable[[], None]) -> Callable[[], None]:
     """Have `found` called before the first module, optimizer or loader is made or used. Returns
-    what ends that."""
-    return _patches.first_use(_FIRST, found)
+    what ends that. Loaders say nothing where Keras is there, which trains on them on TensorFlow."""
+    several = "keras" in sys.modules
+    return _patches.first_use([p for p in _FIRST if not several or p[0] != DataLoader], found)
 
 
 @final

@@ -8,17 +8,26 @@ from pathlib import Path
 import launch_scripts
 import pytest
 
-TORCH = """
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(6, 4), torch.ones(6, 1)), batch_size=4)
+assert [len(x) for x, _ in loader] == [4, 2]  # Keras on TensorFlow trains on such, too
+"""
+TORCH = f"""{LOADER}
 from torch import nn
 model = nn.Linear(4, 1)
+assert [len(x) for x, _ in loader] == [2, 1]
 """
-KERAS = """
+KERAS = f"""{LOADER}
 class Own(keras.Model):
     def __init__(self):
         super().__init__()
         self.layer = keras.layers.Dense(1)
+    def call(self, x):
+        return self.layer(x)
 model = Own()
 assert 'fit' in vars(model)  # the block's
+assert len(model.predict(loader)) == 6
 """
 
 

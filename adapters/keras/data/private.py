@@ -61,13 +61,24 @@ _READ_AHEAD = {
 }
 
 
-def is_read_ahead(adapter: Any) -> bool:
-    """Whether the last operation of a tf.data.Dataset reads ahead by itself. TensorFlow adds one
-    that does to any other, unless optimizations are off."""
+def gains_prefetch(adapter: Any) -> bool:
+    """Whether TensorFlow adds a prefetch to a tf.data.Dataset, as it does where the last operation
+    does not read ahead: by itself, or since TensorFlow makes it one of several calls at a time."""
     last = adapter.get_tf_dataset()
+    asked = last.options().experimental_optimization
+    if False in (asked.apply_default_optimizations, asked.inject_prefetch):
+        return False
     while type(last).__name__ in ("_IgnoreErrorsDataset", "_OptionsDataset"):
         last = last._inputs()[0]
-    return type(last).__name__ in _READ_AHEAD
+    several = asked.map_parallelization is not False and _is_made_parallel(last)
+    return type(last).__name__ not in _READ_AHEAD and not several
+
+
+def _is_made_parallel(dataset: Any) -> bool:
+    if type(dataset).__name__ != "_MapDataset" or dataset._force_synchronous:
+        return False
+    operations = dataset._map_func.function.graph.get_operations()
+    return not any(op.op_def.is_stateful and op.type != "Assert" for op in operations)
 
 
 def is_reordered(adapter: Any) -> bool:

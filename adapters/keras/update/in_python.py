@@ -39,8 +39,8 @@ def watched(model: Any, engine: Engine) -> Iterator[None]:
     if changed:
         trial.say(
             f"The step of {model.name!r} counts or draws in Python, which TensorFlow runs as it "
-            "traces a step, and not each time: replicas are traced by themselves, so what comes of "
-            "it may not be one device's. Received: a step that changes "
+            "traces a step, and not each time: it is traced otherwise here, so what comes of it "
+            "may not be one device's. Received: a step that changes "
             f"{', '.join(sorted(changed))}. Count in a keras.Variable, and draw by keras.random or "
             "in the dataset", engine,
         )  # fmt: skip

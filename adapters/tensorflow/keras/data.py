@@ -204,23 +204,25 @@ def undivided_batches(source: Batches, digest_of: Digest) -> Callable[[int], tf.
 def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.data.Dataset]:
     """Return what gives `take(batch)` of each global batch. Of a PyDataset that reorders as an
     epoch ends, wherever that is, none is read before its step: how many Keras's own prefetch has
-    read is a matter of time, and may be others on each rank."""
+    read is a matter of time, and may be others on each rank. So it is where TensorFlow adds a
+    prefetch, which reads one ahead as long as steps are slower than it: here it stays at one."""
     batches = whole_batches(source)
     if source.in_steps and private_data.is_reordered(source.adapter):
         batches = partial(_left_out, private_data.as_asked_for(source.adapter))
-    as_alone = source.in_steps or private_data.is_generator(source.adapter)
-    ahead = None if as_alone else tf.data.AUTOTUNE
-    follows = source.in_steps and not private_data.is_read_ahead(source.adapter)
+    one = source.in_steps and private_data.gains_prefetch(source.adapter)
 
     @as_it_stands
     def cut(*batch: Any) -> Any:
         return take(batch[0] if len(batch) == 1 else batch)
 
     def elements(left_out: int) -> tf.data.Dataset:
-        shares = batches(left_out).map(cut, num_parallel_calls=ahead)
-        if follows:
-            return shares  # TensorFlow reads these ahead, as it does the source alone
-        return _plain(shares) if ahead is None else _plain(shares).prefetch(ahead)
+        if source.in_steps:  # in turn: TensorFlow would read ahead for a map
+            shares = _as_given(batches(left_out).map(cut, synchronous=True))
+            return shares.prefetch(1) if one else shares
+        if private_data.is_generator(source.adapter):
+            return _plain(batches(left_out).map(cut))
+        ahead = tf.data.AUTOTUNE
+        return _plain(batches(left_out).map(cut, num_parallel_calls=ahead)).prefetch(ahead)
 
     return elements
 
@@ -249,6 +251,13 @@ def own_digest(whole: Any) -> tf.Tensor:
     texts = [tf.io.serialize_tensor(x) for x in tf.nest.flatten(whole)]
     number = tf.strings.to_hash_bucket_fast(tf.strings.join(texts), sources.DIGESTS - 1)
     return tf.cast(number, tf.float32) + 1.0
+
+
+def _as_given(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Have TensorFlow read a dataset as far ahead as that asks for, what it is made of as ever."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
 
 
 def _plain(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -129,14 +129,17 @@ def _counted(
     step: Callable[[Any], Any], optimizers: Sequence[Any], progress: FitProgress
 ) -> Callable[[Any], Any]:
     """Keras's own step counts one more iteration where it finds that data of unknown length have
-    ended, which Adam's next update feels; an epoch that goes on is over after the last batch."""
+    ended, which Adam's next update feels, unless it counts behind a condition, as where gradients
+    add up over batches; an epoch that goes on is over after the last batch."""
 
     def call(batches: Any) -> Any:
         try:
             return step(batches)
         except StopIteration:
             for optimizer in () if progress.over else optimizers:
-                optimizer.iterations.assign_add(1)
+                inner = getattr(optimizer, "inner_optimizer", optimizer)
+                if not inner.gradient_accumulation_steps:
+                    inner.iterations.assign_add(1)
             raise
 
     return call

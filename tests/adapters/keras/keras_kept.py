@@ -16,7 +16,7 @@ from keras_own_steps import WIDTH, OwnStep, own, said_lines
 
 import dream
 
-__all__ = ["ended", "read_as_epochs_end", "told", "told_of_python"]
+__all__ = ["ended", "told", "told_of_python"]
 Loss = Callable[[Any, Any, Any], Any]
 ROWS, BATCH = 48, 8
 
@@ -233,25 +233,6 @@ def loaders_beside_fit() -> list[Any]:
 
 
 @numbers
-def a_dataset_that_is_validated_on_too() -> list[Any]:
-    """Each pass over it is shuffled anew, whoever begins it; three epochs are two passes."""
-    import tensorflow as tf
-
-    found: list[Any] = []
-    for end in (lambda data: data, lambda data: data.prefetch(1)):
-        keras.utils.set_random_seed(3)
-        shuffled = tf.data.Dataset.from_tensor_slices(_data()).shuffle(ROWS, seed=2)
-        data = end(shuffled.batch(BATCH).repeat())
-        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
-        made.compile(keras.optimizers.SGD(0.1), "mse")
-        logs = made.fit(
-            data, epochs=4, steps_per_epoch=3, validation_data=data, validation_steps=2, verbose=0
-        )
-        found.extend([*made.get_weights(), *logs.history.values()])
-    return found
-
-
-@numbers
 def a_model_called_between_steps() -> list[Any]:
     """By a callback of fit, and by a loop that trains on batches: gradients are on, which nobody
     asks for."""
@@ -335,35 +316,6 @@ def _keras_metric() -> None:
     _torch_loop(torch.nn.functional.mse_loss, metric.update_state)
     with torch.no_grad():
         float(metric.result())
-
-
-class _Counted(keras.utils.PyDataset):  # type: ignore[misc]
-    """Notes how many batches have been read as an epoch ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read, self.ends = 0, [0]
-
-    def __len__(self) -> int:
-        return ROWS // BATCH
-
-    def __getitem__(self, index: int) -> Any:
-        self.read += 1
-        x, y = _data()
-        return x[index * BATCH : (index + 1) * BATCH], y[index * BATCH : (index + 1) * BATCH]
-
-    def on_epoch_end(self) -> None:
-        self.ends.append(self.read)
-
-
-def read_as_epochs_end() -> list[int]:
-    """How many batches of a PyDataset are read in each epoch, which are of two."""
-    with dream.strategy("mirrored"):
-        made = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(1)])
-        made.compile(keras.optimizers.SGD(0.1), "mse")
-        data = _Counted()
-        made.fit(data, epochs=4, steps_per_epoch=2, verbose=0)
-    return np.diff(data.ends).tolist()
 
 
 def told_of_python(eagerly: bool) -> list[str]:

@@ -40,19 +40,6 @@ def test_loaders_that_are_not_trained_on_are_read_whole(ranks: Ranks, name: str)
     assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
 
 
-@over(["a_dataset_that_is_validated_on_too"], cells=CELLS[1:], further=[DEVICES])
-def test_a_dataset_is_read_no_further_ahead_than_by_keras(ranks: Ranks, name: str) -> None:
-    assert_as_plain(ranks, name, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("cell", [CELLS[1], pytest.param(DEVICES, marks=EXHAUSTIVE)], ids=str)
-def test_a_dataset_that_reorders_is_read_batch_by_batch(cell: Cell) -> None:
-    """Where steps end an epoch early: what else was read by then would be a matter of time. The
-    first batches are looked at beforehand."""
-    for _, *read in call(cell, MODULE, "read_as_epochs_end"):
-        assert read == [2, 2, 2, 2]
-
-
 def test_a_torch_loop_over_a_keras_model_is_told_nothing_that_is_not_so() -> None:
     names = ["Keras's loss", "Keras's metric"]
     for rank in call(TORCH[0], MODULE, "told", names):

@@ -128,20 +128,24 @@ for pure, source in (
 ):
     adapter = private_data.get_data_adapter(source, None, None, None, None, False, None)
     assert private_data.read_in_threads(adapter, True) != pure
+as_it_stands = tf.data.Options()
+as_it_stands.experimental_optimization.apply_default_optimizations = False
 for ahead, source in (
     (False, places), (False, places.repeat().with_options(tf.data.Options())),
     (True, places.prefetch(1)), (True, places.map(abs, num_parallel_calls=2)),
-    (True, places.prefetch(1).with_options(tf.data.Options())),
+    (True, places.prefetch(1).with_options(tf.data.Options())), (True, places.map(abs)),
+    (False, places.map(abs, synchronous=True)), (False, places.map(tf.random.shuffle)),
+    (True, places.with_options(as_it_stands)), (True, places.map(abs).with_options(as_it_stands)),
 ):
     adapter = private_data.get_data_adapter(source, None, None, None, None, False, None)
-    assert private_data.is_read_ahead(adapter) == ahead
+    assert private_data.gains_prefetch(adapter) != ahead
     assert not private_data.is_reordered(adapter)
 for ends in ({}, {'on_epoch_end': lambda self: None}):
     read = type('Read', (keras.utils.PyDataset,), {
         '__len__': lambda self: 2, '__getitem__': lambda self, at: (numpy.ones((2, 3)),), **ends})
     adapter = private_data.get_data_adapter(read(), None, None, None, None, False, None)
     assert private_data.is_reordered(adapter) == bool(ends)
-    assert private_data.is_read_ahead(adapter)
+    assert not private_data.gains_prefetch(adapter)
     assert len(list(private_data.as_asked_for(adapter))) == 2
 kernel = model.layers[1].kernel
 known = kernel.value._unique_id

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from types import MethodType
 from typing import Any, final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -16,15 +18,16 @@ from dream._errors import Unsupported
 from dream._log import logger, warn_once
 from dream._patches import value_set
 from dream.adapters.keras import private, recompute
-from dream.adapters.keras.consistency import drawing_layers
+from dream.adapters.keras.consistency import drawing_layers, metric_states
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
 from dream.adapters.keras.step import MicroBatches
+from dream.adapters.keras.update import in_python
 from dream.adapters.tensorflow.errors import translated
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement, leaves
 from dream.adapters.tensorflow.parallel.sharding.optimizer import laid, stepping, take
-from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable
+from dream.adapters.tensorflow.parallel.sharding.variables import MeshVariable, writing_once
 from dream.adapters.tensorflow.parallel.split_fit import Kind, SplitRunner
 from dream.adapters.tensorflow.private import draws_in, without_memory_pass
 from dream.adapters.tensorflow.tracing import spec_of
@@ -66,14 +69,21 @@ class MeshRunner(SplitRunner):
         return run
 
     def _at_once(self, model: Any, kind: Kind, one_length: bool) -> Callable[..., Any]:
-        return compiled(getattr(model, _STEPS[kind]), self._placement, kind, one_length=one_length)
+        own = getattr(model, _STEPS[kind])
+
+        def step(*batch: Any) -> Any:
+            with in_python.watched(model, self._engine) if kind == "train" else nullcontext():
+                return own(*batch)
+
+        return compiled(step, self._placement, kind, one_length=one_length)
 
     def _in_micros(self, model: Any, _kind: Kind, one_length: bool) -> Callable[..., Any]:
         """Keras's own step of training."""
         micro = MicroBatches(model, self._engine)
 
         def part(batch: Any, share: Any, rows: Any) -> list[Any]:
-            found = micro.gradients(batch, share, rows, known=one_length)
+            with in_python.watched(model, self._engine):
+                found = micro.gradients(batch, share, rows, known=one_length)
             return [laid(g, self._placement) for g in found]
 
         def finish(*sums: Any) -> Any:
@@ -89,7 +99,7 @@ class MeshRunner(SplitRunner):
         example = private.tree.map_structure(_tensor, batch)
         with self._placement.making():
             if kind != "predict":
-                private.build_but_optimizer(model, private.symbolic(example))
+                _build(model, example, kind)
             elif not model.built:
                 model.predict_step(example)
         if kind == "train":
@@ -97,9 +107,30 @@ class MeshRunner(SplitRunner):
         self._placement.place_model(model)
         recompute.adopt(model, self._engine)
         self._placement.place_metrics(model)
+        model.get_metrics_result = MethodType(_results, model)
         for optimizer in optimizers_of(model) if kind == "train" else ():
             slices.tell_of(model, optimizer)
             self._placement.place_optimizer(optimizer, model.trainable_variables)
+
+
+def _build(model: Any, example: Any, kind: Kind) -> None:
+    """Make all but the optimizer's state on the shapes of a batch. A step of the user's own may
+    call the loss otherwise than Keras does: what the model's call has made is all, then."""
+    try:
+        private.build_but_optimizer(model, private.symbolic(example))
+    except (RuntimeError, ValueError):
+        own, keras_own = (getattr(owner, _STEPS[kind]) for owner in (type(model), keras.Model))
+        if own is keras_own or private.unbuilt_parts(model):
+            raise
+
+
+def _results(model: Any) -> Any:
+    """What a model's metrics have come to. Outside of a step TensorFlow reads a variable on a mesh
+    as it lies, and does not compute with that and ordinary tensors."""
+    known = metric_states(model) if tf.executing_eagerly() else []
+    read = [(v, v.value.whole()) for v in known if isinstance(v.value, MeshVariable)]
+    with keras.StatelessScope(state_mapping=read) if read else nullcontext():
+        return type(model).get_metrics_result(model)
 
 
 def report_draws(model: Any) -> None:
@@ -148,6 +179,7 @@ class Traced:
             graph = tf.function(self._trace, jit_compile=False, input_signature=specs)
             traced = graph.get_concrete_function()
             _check_captured(traced.graph)
+            _check_conditions(traced.graph)
             if not _drawing_told.get():
                 _report_draws_of(traced.graph)
             traced.set_external_captures([*map(self._placement.constant, traced.captured_inputs)])
@@ -156,7 +188,7 @@ class Traced:
             return self._graphs[key](*laid)
 
     def _trace(self, *batch: Any) -> Any:
-        with value_set(stepping, True):
+        with value_set(stepping, True), writing_once():
             return self._function(*batch)
 
 
@@ -184,6 +216,17 @@ def _check_captured(graph: Any) -> None:
         )
 
 
+def _check_conditions(graph: Any) -> None:
+    """Refuse what ends TensorFlow's process, by a segmentation fault."""
+    chosen = [op for op in graph.get_operations() if op.type == "SelectV2"]
+    if any(op.inputs[0].shape.rank == 0 and op.outputs[0].shape.rank for op in chosen):
+        raise Unsupported(
+            "TensorFlow cannot choose by one condition for all elements on a mesh. Received: "
+            "tf.where or keras.ops.where with a condition without dims, of tensors that have some. "
+            "Give it tf.fill(tf.shape(x), condition), or use 'mirrored'."
+        )
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """DTensor's refusals in dream's words."""
@@ -192,7 +235,7 @@ def explained() -> Iterator[None]:
             yield
     except (tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
         text = str(error)
-        if "layout propagation" not in text and "SPMD" not in text:
+        if not any(words in text for words in ("layout propagation", "ComputeLayout", "SPMD")):
             raise
         found = re.search(r'"?\'?tf\.(\w+)', text)
         operation = found.group(1) if found else "an operation"

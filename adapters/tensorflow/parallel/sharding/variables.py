@@ -7,7 +7,8 @@ ranks do so together; `Consistency` has a rank that does it alone told at once.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, final
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,6 +26,21 @@ from dream.adapters.tensorflow.parallel.sharding.dtensor import Specs
 from dream.adapters.tensorflow.private import is_branch
 
 _as_they_lie: ContextVar[bool] = ContextVar("dream.as_they_lie", default=False)
+
+
+_writes: ContextVar[dict[Any, MeshVariable] | None] = ContextVar("dream.writes", default=None)
+"""The variables that the step which is being traced writes, by reference."""
+
+
+@contextmanager
+def writing_once() -> Iterator[None]:
+    """Inside, a step that is traced writes each variable once, when all is computed: DTensor loses
+    the order of two writes, and would keep either."""
+    writes: dict[Any, MeshVariable] = {}
+    with value_set(_writes, writes):
+        yield
+    for variable in writes.values():
+        variable.write()
 
 
 def as_they_lie() -> AbstractContextManager[None]:
@@ -102,13 +118,35 @@ class MeshVariable(PartialVariable, dtensor.DVariable):  # type: ignore[misc]  #
             super().assign(dtensor.placed(array, self._mesh, self._specs), read_value=False)
             return self
         value = tf.convert_to_tensor(value, self.dtype)
-        graph = _graph()
+        graph, writes = _graph(), _writes.get()
+        self._check_order(graph)
         self._assigned[graph] = value
-        self._assigned_within.discard(graph)
+        inside = is_branch(graph)
         while is_branch(graph):
             graph = graph.outer_graph
             self._assigned_within.add(graph)
-        return super().assign(value, use_locking, name, read_value)
+        if inside or writes is None:
+            return super().assign(value, use_locking, name, read_value)
+        writes[self.ref()] = self
+        return self
+
+    def write(self) -> None:
+        """Write what was assigned last to it."""
+        super().assign(self._assigned[_graph()], read_value=False)
+
+    def _check_order(self, graph: Any) -> None:
+        """Refuse to assign within a branch and outside, in either order."""
+        within = graph in self._assigned_within
+        while not within and is_branch(graph):
+            graph = graph.outer_graph
+            within = graph in self._assigned
+        if within:
+            raise Unsupported(
+                "On a mesh what a branch of tf.cond assigns may come before or after what is "
+                f"assigned outside of it. Received: {self.name[:-2]}, assigned in both, as sums of "
+                "gradients are that a branch sets to 0. Assign it once, outside, such as "
+                "total * tf.cast(keeps, total.dtype), or use 'mirrored'."
+            )
 
     def assign_add(
         self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
