@@ -19,6 +19,7 @@ from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+from dream.adapters.pytorch.stamps import Stamps
 
 
 @final
@@ -118,17 +119,17 @@ class _GradientCheck:
 
     def __init__(self, registry: ModuleRegistry) -> None:
         self._registry = registry
-        self._seen: tuple[int, ...] = ()
+        self._seen = Stamps()
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stall.stepped()
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure computes the gradients
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        seen = tuple(id(p) for p in stepped if p.grad is not None)
-        if seen != self._seen:
+        reached = [p for p in stepped if p.grad is not None]
+        if not self._seen.are_of(reached, unwritten=False):
             self._check(optimizer)
-            self._seen = seen
+            self._seen = Stamps(reached)
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuse a gradient whose parameter is not of a sharded module."""
