@@ -148,6 +148,13 @@ def bare_copy(module: nn.Module) -> nn.Module:
     return module._replicate_for_data_parallel()  # type: ignore[no-any-return]
 
 
+def know_weights(module: nn.Module) -> None:
+    """Have a recurrent layer that was given other weights know them now: a call would do that, as
+    something that it keeps."""
+    if isinstance(module, nn.RNNBase):
+        module._update_flat_weights()
+
+
 def tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return (children, parameters, buffers) as the module itself keeps them."""
     return module._modules, module._parameters, module._buffers
