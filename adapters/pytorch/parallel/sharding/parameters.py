@@ -19,6 +19,7 @@ from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+from dream.adapters.pytorch.private import tree_map
 from dream.adapters.pytorch.stamps import Stamps
 
 
@@ -71,6 +72,7 @@ class SplitParameters:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter is not old[name]:
                 self._replaced[old[name]] = parameter
+                stand_for(old[name], parameter)
                 if self._masters is not None:
                     self._masters.move(old[name], parameter, shard_like)
         for optimizer in self._optimizers:
@@ -113,6 +115,31 @@ class SplitParameters:
                 group["params"][index] = new
 
 
+class OldParameter(nn.Parameter):
+    """One whose place shards have taken, as a script's own list still has it: whatever is done to
+    it is done to these."""
+
+    shards: torch.Tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_in_shards, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _in_shards(x: Any) -> Any:
+    return x.shards if type(x) is OldParameter else x
+
+
+def stand_for(old: nn.Parameter, new: nn.Parameter) -> None:
+    """Have an old parameter stand for the one in shards that has taken its place. A gradient that
+    it has is let go of, as it is no part of the new one's."""
+    if type(old) is nn.Parameter:
+        old.grad = None
+        old.shards = new
+        old.__class__ = OldParameter
+
+
 @final
 class _GradientCheck:
     """A step pre-hook: the gradients are of split modules."""
@@ -130,6 +157,8 @@ class _GradientCheck:
         if not self._seen.are_of(reached, unwritten=False):
             self._check(optimizer)
             self._seen = Stamps(reached)
+        for parameter in reached:
+            _cut_alike(parameter)
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuse a gradient whose parameter is not of a sharded module."""
@@ -151,6 +180,13 @@ class _GradientCheck:
                         "part of a module, or pass the module and the optimizer to "
                         "strategy.prepare."
                     )
+
+
+def _cut_alike(parameter: Any) -> None:
+    """Have a gradient that the script has set be in shards as its parameter is: few of an
+    optimizer's operations take another."""
+    if isinstance(parameter, DTensor) and parameter.grad.placements != parameter.placements:
+        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
 
 
 def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
