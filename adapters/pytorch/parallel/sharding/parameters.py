@@ -136,7 +136,7 @@ def stand_for(old: nn.Parameter, new: nn.Parameter) -> None:
     it has is let go of, as it is no part of the new one's."""
     if type(old) is nn.Parameter:
         old.grad = None
-        old.shards = new
+        vars(old)["shards"] = new
         old.__class__ = OldParameter
 
 
@@ -185,8 +185,9 @@ class _GradientCheck:
 def _cut_alike(parameter: Any) -> None:
     """Have a gradient that the script has set be in shards as its parameter is: few of an
     optimizer's operations take another."""
-    if isinstance(parameter, DTensor) and parameter.grad.placements != parameter.placements:
-        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -120,8 +120,26 @@ def taken(model: nn.Module) -> Acts:
         yield
 
 
+def listed_before(model: nn.Module) -> Acts:
+    """What was listed before there were shards stands for these, as an optimizer's list does: its
+    gradients were none, and what was written to it was lost in silence."""
+    held = [*model.parameters()]
+    yield
+    while True:
+        flat = torch.cat([p.grad.flatten() for p in held])
+        parts = (flat / flat.norm()).split([p.numel() for p in held])
+        for p, part in zip(held, parts, strict=True):
+            p.grad = part.view_as(p).clone()
+        yield float(flat.norm())
+        with torch.no_grad():
+            for p in held:
+                p.data.clamp_(-0.3, 0.3)
+                p.add_(0.01 * torch.randn_like(p))
+        yield float(nn.utils.parameters_to_vector(held).norm())
+
+
 HANDS = (norm_read, norm_printed, largest, noise_like, noise_of_a_size, drawn_anew,
-         average_by_names, average_by_copy, averaged_model, taken)  # fmt: skip
+         average_by_names, average_by_copy, averaged_model, taken, listed_before)  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adafactor": partial(torch.optim.Adafactor, lr=0.01),
     "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=3),
