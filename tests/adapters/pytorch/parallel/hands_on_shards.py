@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -237,4 +238,26 @@ def written() -> dict[str, str]:
             model.weight.fill_(1.0)[:, 0].zero_()
             model.weight.mul_(3.0)
         found["read"] = f"{model.weight.sum():.1f} {model.weight[3, 1].item():.1f}"
+    return found
+
+
+def by_functions() -> list[str]:
+    """What is told of gradients that torch.func computes, of each sample's and of all."""
+    found = []
+    with dream.strategy("sharded", framework="torch"):
+        model = nn.Sequential(nn.Linear(3, 2))
+        torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return functional_call(model, own, (x[None],)).square().sum()
+
+        def mean(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return vmap(loss, in_dims=(None, 0))(own, x).mean()
+
+        for run in (vmap(grad(loss), in_dims=(None, 0)), grad(mean)):
+            try:
+                run({name: p.detach() for name, p in model.named_parameters()}, torch.ones(4, 3))
+                found.append("nothing")
+            except dream.Unsupported as error:
+                found.append(str(error))
     return found
