@@ -27,6 +27,7 @@ from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import differentiate, private
 from dream.adapters.pytorch.parallel.fsdp.copies import PendingCopy
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
+from dream.adapters.pytorch.parallel.fsdp.gathered import stand_for
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.prefetch import Prefetch
 from dream.adapters.pytorch.parallel.fsdp.supported import (
@@ -321,6 +322,7 @@ class FullyShardedModule(ShardedModule):
             parameter = getattr(module, name)
             if id(parameter) not in self._gathered:
                 self._gathered[id(parameter)] = parameter
+                stand_for(parameter, shards)
                 if parameter.requires_grad:
                     self._backward.script_hooks.comes_by(parameter, shards)
                 if self.registry.updates is not None:

@@ -261,3 +261,79 @@ def by_functions() -> list[str]:
             except dream.Unsupported as error:
                 found.append(str(error))
     return found
+
+
+class Scaled(nn.Module):
+    """With a parameter of its own, which stays gathered whatever `zero` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.scale = nn.Linear(5, 9), nn.Linear(9, 2), nn.Parameter(torch.ones(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.b(self.a(x).tanh() * self.scale)
+        return out
+
+
+def _by_the_model(model: Scaled) -> None:
+    model.zero_grad()
+
+
+def _by_parts(model: Scaled) -> None:
+    model.a.zero_grad(set_to_none=False)
+    model.b.zero_grad()
+    del model.scale.grad
+
+
+def _one_by_one(model: Scaled) -> None:
+    for p in model.parameters():
+        p.grad = None
+
+
+def _by_value(model: Scaled) -> None:
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.zero_()
+
+
+def _by_zeros(model: Scaled) -> None:
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+
+
+def _less(model: Scaled) -> None:
+    """Some of the last step's, as a momentum by hand."""
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= 0.5
+
+
+CLEARS = (_by_the_model, _by_parts, _one_by_one, _by_value, _by_zeros, _less)
+
+
+def cleared(clear: Callable[[Scaled], None]) -> list[float]:
+    """Losses of a loop that clears gradients between a call of its model and its backward pass."""
+    torch.manual_seed(3)
+    x, y, model = torch.randn(8, 5), torch.randn(8, 2), Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for _ in range(4):
+        loss = (model(x) - y).square().mean()
+        clear(model)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def cleared_late() -> dict[str, float]:
+    """How far each is from one device, whatever is sharded."""
+    gaps = {}
+    for clear in CLEARS:
+        right = torch.tensor(cleared(clear))
+        gaps[clear.__name__] = 0.0
+        for zero in (2, 3):
+            with dream.strategy("sharded", framework="torch", zero=zero):
+                gap = (torch.tensor(cleared(clear)) - right).abs().max()
+            gaps[clear.__name__] = max(gaps[clear.__name__], float(gap))
+    return gaps
