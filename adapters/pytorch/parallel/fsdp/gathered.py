@@ -7,9 +7,9 @@ means that of the shards.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import currentframe
 from typing import Any, final
 
 import torch
@@ -76,4 +76,7 @@ def clearing(clear: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_within() -> bool:
-    return str(sys._getframe(2).f_globals.get("__name__")).startswith(_WITHIN)
+    frame = currentframe()
+    for _ in range(2):  # past this and the property
+        frame = None if frame is None else frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITHIN)

@@ -147,7 +147,7 @@ class ShardedModule(DistributedModule, Bearer):
             return
         self.registry.settle(self.module)
         kept = self._backward.script_hooks.kept(self.module)
-        with kept, self._parameters.replacing(self.module):
+        with self._parameters.replacing(self.module), kept:  # which reads the old ones' hooks
             self.split()
         self.registry.begin(self.module)
 
