@@ -21,7 +21,8 @@ from dream.adapters.pytorch.loss.private import quick
 from dream.adapters.pytorch.loss.samples.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
-from dream.adapters.pytorch.private import recomputing, version_of
+from dream.adapters.pytorch.private import recomputing
+from dream.adapters.pytorch.stamps import Stamps
 
 _AS_A_MEAN = (
     "a loss that comes through no module of the block counts as a mean over samples here: a sum "
@@ -239,14 +240,10 @@ class _Held:
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self._parameters = parameters
-        self._stamps = [*map(_stamp, parameters)]
+        self._stamps = Stamps(p.grad for p in parameters)
 
     def reached(self) -> list[torch.Tensor]:
         """Return all of them where one's gradient has changed."""
-        changed = [*map(_stamp, self._parameters)] != self._stamps
-        return [p for p in self._parameters if p.requires_grad] if changed else []
-
-
-def _stamp(parameter: torch.Tensor) -> tuple[int, int] | None:
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), version_of(gradient))
+        if self._stamps.are_of(p.grad for p in self._parameters):
+            return []
+        return [p for p in self._parameters if p.requires_grad]

@@ -23,6 +23,7 @@ from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws, is_compiled
+from dream.adapters.pytorch.transforms import untransformed
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.auto_recompute import AutoRecompute
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise, taking
@@ -149,17 +150,7 @@ class ModuleRegistry:
         not by another distributed module, and not by a recomputation during backward."""
         if self.inside or not torch.is_grad_enabled() or private.current_backward() != -1:
             return False
-        if private.peek_transform() is None:
-            return True
-        running = private.transform()
-        if running in (None, "Vmap") or self.communicator.world_size == 1:
-            return running is None
-        raise Unsupported(
-            "Gradients computed by torch.func are this rank's alone and are not averaged. "
-            f"Received: a model's call inside torch.func ({running}). Use loss.backward(); or "
-            "differentiate copy.deepcopy(model), which is left alone, and average what that gives "
-            "by strategy.communicator.all_reduce."
-        )
+        return untransformed(self.communicator.world_size)
 
     def beside(self, module: nn.Module) -> AbstractContextManager[None]:
         """Around a call that no backward pass comes to, as a teacher's: what compiled code draws

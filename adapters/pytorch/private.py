@@ -142,12 +142,6 @@ def gradient_hooks(item: nn.Module | torch.Tensor) -> dict[str, dict[int, Any]]:
     return {name: table for name in names if (table := getattr(item, name, None))}
 
 
-def bare_copy(module: nn.Module) -> nn.Module:
-    """A module without tensors, as DataParallel makes its replicas; recurrent layers keep their
-    lists of weights by it."""
-    return module._replicate_for_data_parallel()  # type: ignore[no-any-return]
-
-
 def tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return (children, parameters, buffers) as the module itself keeps them."""
     return module._modules, module._parameters, module._buffers
@@ -213,9 +207,9 @@ def is_in_place(op: OpOverload) -> bool:
     return any(result.alias_info is not None for result in op._schema.returns)
 
 
-def transform() -> str | None:
-    """Name the transform of torch.func that runs now ("Grad", "Vmap", ...); None for none."""
-    return None if (level := peek_transform()) is None else str(level.key().name)
+def transforms() -> list[str]:
+    """Name those of torch.func that run now ("Grad", "Vmap", ...), the innermost one last."""
+    return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
 
 
 def is_batched(x: torch.Tensor) -> bool:

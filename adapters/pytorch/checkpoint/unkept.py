@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from typing import Any, final
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -28,7 +28,8 @@ class Unkept:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._models = [(ref(model), _stamp(model)) for model in _living(nn.Module)]
-        self._scalers = {id(scaler): scaler.state_dict() for scaler in _living(GradScaler)}
+        scalers = ((scaler, scaler.state_dict()) for scaler in _living(GradScaler))
+        self._scalers = WeakKeyDictionary(scalers)
         named = [(f"the generator {name}", drawn) for name, drawn in named_by_the_script()]
         named += [(f"a generator of {type(data).__name__}", x) for data, x in _of_datasets(parts)]
         first = {id(drawn): (what, drawn) for what, drawn in reversed(named)}
@@ -40,7 +41,7 @@ class Unkept:
         kept |= {id(inner) for each in self._parts.schedulers.values() for inner in _inside(each)}
         steps = {id(each) for each in self._parts.optimizers.values()}
         found = [x for x in _living(LRScheduler, ReduceLROnPlateau) if id(x.optimizer) in steps]
-        found += [x for x in _living(GradScaler) if x.state_dict() != self._scalers.get(id(x), {})]
+        found += [x for x in _living(GradScaler) if x.state_dict() != self._scalers.get(x, {})]
         lost = {type(each).__name__ for each in found if id(each) not in kept}
         of_loaders = {id(each) for each in kept_with(self._parts.data)}
         lost |= {

@@ -58,7 +58,7 @@ class UnsavedTraining(Trained):
         self._stepped: WeakSet[Optimizer] = WeakSet()
         self._models: list[nn.Module] = []
         self._grads: WeakKeyDictionary[Optimizer, tuple[nn.Parameter, Any]] = WeakKeyDictionary()
-        self._first: int | None = None
+        self._first: ref[Optimizer] | None = None
         self._hook: RemovableHandle | None = None
 
     def watch(self) -> None:
@@ -79,8 +79,8 @@ class UnsavedTraining(Trained):
         stepped = next((p for p in parameters_of(optimizer) if p.grad is not None), None)
         if stepped is not None:
             self._grads[optimizer] = stepped, ref(stepped.grad)
-        self._first = id(optimizer) if self._first is None else self._first
-        self.updates += id(optimizer) == self._first
+        self._first = ref(optimizer) if self._first is None else self._first
+        self.updates += self._first() is optimizer
         if not self.known and not is_under_way():
             self.known = True
             logger.info(UNSAVED, "", load_lines())

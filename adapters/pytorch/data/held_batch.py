@@ -95,9 +95,12 @@ class Marks:
         """That of a tensor, or of the one whose memory it shares."""
         if (mark := self.itself(x)) is not None:
             return mark
-        mark = self._memory.get(memory_of(x)) if self._memory else None
+        memory = memory_of(x) if self._memory else 0
+        mark = self._memory.get(memory)
         kept = None if mark is None else mark.x()
-        return mark if kept is not None and len(kept.shape) > 0 else None
+        if kept is None or not len(kept.shape) or memory_of(kept) != memory:  # given other memory
+            return None
+        return mark
 
     def within(self, value: Any) -> Mark | None:
         """That of what a variable names: a tensor, or a batch of several; not of what holds several

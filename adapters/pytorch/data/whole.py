@@ -103,8 +103,10 @@ class WholeRows:
         held = self._held.get(id(x))
         if held is not None and held() is x:
             return True
-        found = self._memory.get(memory_of(x))
-        return found is not None and found[0]() is not None and found[1] == x.numel()
+        found = self._memory.get(memory := memory_of(x))
+        if found is None or found[1] != x.numel() or (kept := found[0]()) is None:
+            return False
+        return memory_of(kept) == memory  # else it was given other memory, and x has what it had
 
     def drawn(self, x: torch.Tensor, share: Share | None) -> None:
         """It was drawn, alike on every rank. share: of the batch that the loop holds, if any."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 from weakref import ref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._log import logger
@@ -37,13 +38,13 @@ Own = Callable[..., Any]
 class Join(NamedTuple):
     """What was joined. lengths: rows of each piece; shares: of those that a loader gave, or that
     every rank has whole. trains: a gradient goes through them. flat: they were stacked, to be made
-    one dim; memory: where they lie, if turned ones would be as large."""
+    one dim; memory: where they lie, if turned ones would be as large: no other's later."""
 
     lengths: tuple[int, ...]
     shares: tuple[Share | None, ...]
     trains: bool
     flat: bool = False
-    memory: int = 0
+    memory: StorageWeakRef | None = None
 
 
 @final
@@ -107,7 +108,7 @@ class Joins:
         lengths, shares = zip(*parts, strict=True)
         if dealt := [each for each in shares if each is not None and each.parts > 1]:
             self._of_batches = dealt
-        memory = made.data_ptr() if turns else 0
+        memory = _storage(made) if turns else None
         join = Join(lengths, shares, made.requires_grad, flat, memory)
         if not flat:
             key = id(made)
@@ -155,8 +156,8 @@ class Joins:
         loop has beside it. Returns of how many pieces its rows are."""
         sizes = self._sizes
         views = self._begun(given, rows, others)
-        if any(join.memory for join in sizes.values()):  # others may lie there next
-            self._sizes = {key: join for key, join in sizes.items() if not join.memory}
+        if any(join.memory is not None for join in sizes.values()):
+            self._sizes = {key: join for key, join in sizes.items() if join.memory is None}
         return views
 
     def _begun(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:
@@ -218,7 +219,7 @@ class Joins:
         fits = (
             each
             for sizes, each in newest
-            if sizes[0] == length and len(sizes) > 1 and not each.memory
+            if sizes[0] == length and len(sizes) > 1 and each.memory is None
         )
         return next((each for each in fits if not each.trains), None)
 
@@ -226,9 +227,10 @@ class Joins:
         """That which a tensor is of by its memory or its sizes; or by its length, where it may have
         been made of what was joined."""
         join = self._sizes.get(tuple(x.shape))
-        if join is not None and join.memory:
+        if join is not None and join.memory is not None:
             one = max(join.lengths) == 1  # turned ones lie there too
-            if join.memory != x.data_ptr() or (one and not self._past.get(_key(x), 1)):
+            there = join.memory == _storage(x) and not x.storage_offset()
+            if not there or (one and not self._past.get(_key(x), 1)):
                 return None
         if join is not None or x.requires_grad:
             return join
@@ -264,6 +266,13 @@ class Joins:
             self._told = True
             parts = " and ".join(str(n) for n, _ in groupby(join.lengths))
             logger.info(_UNKNOWN, sum(join.lengths), parts)
+
+
+def _storage(x: torch.Tensor) -> StorageWeakRef | None:
+    try:
+        return StorageWeakRef(x.untyped_storage())
+    except (RuntimeError, NotImplementedError):  # it has none of its own
+        return None
 
 
 def _key(x: torch.Tensor) -> tuple[int, ...]:

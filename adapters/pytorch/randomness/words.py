@@ -81,8 +81,15 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
 
 
 def places_of(frames: Iterable[FrameType]) -> Places:
-    """Return where these stand now."""
-    return {id(frame): (frame.f_code, frame.f_lasti) for frame in frames}
+    """Return where these, each called by the next, stand now: by how many have called each, as one
+    that is called later may have the id of one that has ended, or not, on another rank."""
+    at = next(iter(listed := [*frames]), None)
+    calling: list[FrameType] = []
+    while at is not None:
+        calling.append(at)
+        at = at.f_back
+    depths = {id(frame): depth for depth, frame in enumerate(reversed(calling))}
+    return {depths[id(frame)]: (frame.f_code, frame.f_lasti) for frame in listed}
 
 
 def goes_on(then: Places, now: Places) -> bool:

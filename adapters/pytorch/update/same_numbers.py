@@ -11,6 +11,7 @@ import torch
 
 from dream.adapters.pytorch.data.whole import memory_of
 from dream.adapters.pytorch.private import saved, shape_of, version_of
+from dream.adapters.pytorch.stamps import Stamps
 
 Runs = Callable[[], Iterable[Sequence[torch.Tensor]]]
 _ORDERS = (2.0, 1.0, float("inf"))
@@ -28,7 +29,7 @@ class SameNumbers:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._reads = self._next = 0
-        self._known: tuple[object, list[torch.Tensor]] = (None, [])
+        self._known: tuple[Stamps, list[torch.Tensor]] = (Stamps(), [])
 
     def wrap_clip(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         """`clip_grad_norm_`, whose norm is that of gradients which are others afterwards."""
@@ -81,11 +82,11 @@ class SameNumbers:
             return False
         gradients = [[p.grad for p in run if p.grad is not None] for run in runs]
         together = [each for run in gradients for each in run]
-        state = [(id(each), version_of(each)) for run in (*runs, together) for each in run]
-        if state != self._known[0]:
+        listed = [each for run in (*runs, together) for each in run]
+        if not self._known[0].are_of(listed):
             kept = [[each.detach() for each in run if not each.is_sparse]
                     for run in (*gradients, together, *runs)]  # fmt: skip
-            self._known = state, [number for run in kept for number in _numbers_of(run)]
+            self._known = Stamps(listed), [number for run in kept for number in _numbers_of(run)]
         return any(_close(number, x) for number in self._known[1])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any, final
+from weakref import ref
 
 import torch
 from torch import nn
@@ -81,10 +82,11 @@ class ScriptHooks:
 
     def comes_by(self, gathered: torch.Tensor, parameter: torch.Tensor) -> None:
         """A parameter's gradient comes as that of another tensor."""
-        gathered.register_hook(partial(self._came, id(parameter)))
+        gathered.register_hook(partial(self._came, ref(parameter)))
 
-    def _came(self, key: int, _: torch.Tensor) -> None:
-        self._waiting.arrives(key)
+    def _came(self, held: ref[torch.Tensor], _: torch.Tensor) -> None:
+        if (parameter := held()) is not None:
+            self._waiting.arrives(id(parameter))
 
     def _wrap(self, register: Callable[..., Any]) -> Callable[..., Any]:
         """`Tensor.register_hook`, and that of hooks which come after a gradient."""

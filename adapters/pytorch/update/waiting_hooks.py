@@ -50,7 +50,8 @@ class WaitingHooks:
     def move(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Have hooks wait for the gradient of a parameter that takes another's place; handles that
         the script has of them stay good."""
-        if id(old) not in self.waiting:
+        known = self.waiting.get(id(old))
+        if known is None or known[0]() is not old:  # one of before, that is gone
             return
         self.refuse_parts()
         _, listed = self.waiting.pop(id(old))

@@ -20,6 +20,7 @@ from torch.utils.data import get_worker_info
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.adapter import phase_rules
 from dream.adapters.pytorch.parallel.fsdp import private as fsdp
+from dream.adapters.pytorch.parallel.replicas import private as replicas
 
 ADAPTER = Path(private.__file__).parent
 SEEN_IN = "2.13"
@@ -29,6 +30,7 @@ PLACES = (
     "data/reading/private.py",
     "loss/private.py",
     "parallel/fsdp/private.py",
+    "parallel/replicas/private.py",
 )
 LEFT = {"parallel/parameter_server": 3, "tools": 35}
 """How often folders that are yet to come name private things. These numbers only shrink."""
@@ -118,10 +120,26 @@ def test_a_modules_calls_are_taken_and_passed_by() -> None:
 def test_a_copy_without_tensors() -> None:
     module = nn.Sequential(nn.LSTM(2, 2), nn.BatchNorm1d(2))
     for part in module:
-        _, parameters, _ = private.tables(private.bare_copy(part))
+        _, parameters, _ = private.tables(replicas.bare_copy(part))
         assert parameters == {} or all(value is None for value in parameters.values())
     children, _, _ = private.tables(module)
     assert [*children] == ["0", "1"]
+
+
+def test_a_recurrent_layer_knows_other_weights() -> None:
+    layer = nn.GRU(2, 2)
+    copy = replicas.bare_copy(layer)
+    for name, weight in layer.named_parameters():
+        other = weight.detach().clone()
+        setattr(copy, name, other)
+        assert getattr(copy, name) is other
+    kept = copy._flat_weight_refs
+    replicas.know_weights(copy)
+    replicas.know_weights(nn.Linear(1, 1))
+    assert copy._flat_weight_refs is not kept
+    known = copy._flat_weight_refs
+    copy(torch.ones(1, 2))
+    assert copy._flat_weight_refs is known
 
 
 def test_batch_norms() -> None:
@@ -376,6 +394,20 @@ def test_what_vmap_gives_is_known_for_what_cannot_be_read() -> None:
     torch.func.grad(row)(x[0])
     row(x[0])
     assert seen == [True, False, False]
+
+
+def test_transforms_are_named_the_innermost_last() -> None:
+    seen: list[list[str]] = []
+
+    def row(x: torch.Tensor) -> torch.Tensor:
+        seen.append(private.transforms())
+        return x.sin().sum()
+
+    x = torch.ones(3, 2)
+    torch.func.vmap(torch.func.grad(row))(x)
+    torch.func.grad(lambda x: torch.func.vmap(row)(x).sum())(x)
+    row(x)
+    assert seen == [["Vmap", "Grad"], ["Grad", "Vmap"], []]
 
 
 def test_compiled_modules_are_known() -> None:

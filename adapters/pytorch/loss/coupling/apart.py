@@ -8,11 +8,12 @@ into it; so the ranks compare it in their first steps, and remember what it was.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.coupling.origins import node_of
@@ -27,7 +28,7 @@ _SLOTS = 8
 """Terms of a loss that are compared."""
 FIGURES = 1 + _SLOTS
 _MOST = 128
-"""Nodes of a term by which it is known again."""
+"""Nodes of a term by which it is known again; and terms that are."""
 Form = tuple[object, ...]
 
 
@@ -39,38 +40,26 @@ def note_number(made: Any) -> None:
         note(node, _VALUE, made.detach().clone())
 
 
-def form_of(node: Any) -> Form:
-    """What a term's graph is made of, the parameters too: alike at every step."""
-    form: list[object] = []
-    left, seen = [node], {node}
-    while left and len(form) < _MOST:
-        at = left.pop()
-        form += [at.name(), id(getattr(at, "variable", None))]
-        for each in graph.operands(at):
-            if each not in seen:
-                seen.add(each)
-                left.append(each)
-    return tuple(form)
-
-
 @final
 class TermsApart:
     """What the ranks have found of such terms: whether they count once."""
 
     def __init__(self) -> None:
         self._once: dict[Form, bool] = {}
+        self._numbers: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
+        self._count = 0
 
     def once(self, term: Term, node: Any) -> bool:
         """Whether a term is known to count once. Where it is not, it may be compared. node: the
         number that it is, before constants."""
-        form = form_of(node) if self._once else ()
+        form = self._form(node) if self._once else ()
         if self._once.get(form):
             return True
         term.apart = node.metadata.get(_VALUE)
         if term.apart is not None and not self._once.get(form, True):
             term.apart = None
         if term.apart is not None:
-            term.form = form or form_of(node)
+            term.form = form or self._form(node)
         return False
 
     def figures(self, terms: Sequence[Term]) -> list[float]:
@@ -87,9 +76,34 @@ class TermsApart:
         for slot, term in enumerate(_compared(terms), 1):
             alike = most[slot] == least[slot]
             if not alike or most[slot] != 0.0:  # nothing is alike whatever it is of
+                if len(self._once) >= _MOST:  # of what is made anew in each step
+                    self._once.clear()
                 self._once[term.form] = alike
             if alike:
                 term.counts_once()
+
+    def _form(self, node: Any) -> Form:
+        """What a term's graph is made of, the parameters too: alike at every step."""
+        form: list[object] = []
+        left, seen = [node], {node}
+        while left and len(form) < _MOST:
+            at = left.pop()
+            form += [at.name(), self._number(getattr(at, "variable", None))]
+            for each in graph.operands(at):
+                if each not in seen:
+                    seen.add(each)
+                    left.append(each)
+        return tuple(form)
+
+    def _number(self, leaf: torch.Tensor | None) -> int:
+        """One that no other leaf has, as long as there are any: an id goes on to the next, and does
+        so on some rank alone."""
+        if leaf is None:
+            return 0
+        if leaf not in self._numbers:
+            self._count += 1
+            self._numbers[leaf] = self._count
+        return self._numbers[leaf]
 
 
 def _compared(terms: Sequence[Term]) -> list[Term]:

@@ -27,6 +27,7 @@ from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp
 from dream.adapters.pytorch.parallel.fsdp import differentiate, private
 from dream.adapters.pytorch.parallel.fsdp.copies import PendingCopy
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
+from dream.adapters.pytorch.parallel.fsdp.gathered import clearing, stand_for
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     ForwardWrites,
@@ -93,6 +94,7 @@ class FullySharded(Sharding):
         if not self.alone:
             hooks.wrap("grad", self._differentiable)
             hooks.wrap("backward", self._order.before)
+            hooks.wrap("zero_grad", clearing)
 
     def adopt(self, optimizer: Optimizer) -> None:
         known = optimizer in self._guarded
@@ -320,6 +322,7 @@ class FullyShardedModule(ShardedModule):
             self._prefetch.ran(unit)
         for (module, name), shards in zip(own, spread, strict=True):
             parameter = getattr(module, name)
+            stand_for(parameter, shards)
             if id(parameter) not in self._gathered:
                 self._gathered[id(parameter)] = parameter
                 if parameter.requires_grad:

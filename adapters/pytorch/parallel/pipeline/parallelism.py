@@ -163,9 +163,8 @@ class PipelineParallel(Parallelism):
                 "An optimizer of a split model is prepared with it or after it. Received: an "
                 f"{type(optimizer).__name__} and no model. Call strategy.prepare(model, optimizer)."
             )
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for _, parts in self._made:
-            if parts.holds(own):
+            if parts.holds(optimizer):
                 parts.filter(optimizer)
                 return
         raise StageParameters.foreign(optimizer)

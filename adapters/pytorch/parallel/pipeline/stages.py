@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from numpy.typing import NDArray
@@ -234,12 +234,11 @@ class StageParameters:
     def __init__(self, model: nn.Module, owners: Mapping[str, int], mine: int) -> None:
         self._model, self._mine = model, mine
         self.owners = {name: owners.get(name, 0) for name in model.state_dict()}
-        self._taken = {id(p) for p in model.parameters()}
+        self._taken = {id(p): ref(p) for p in model.parameters()}
         self._kept = {
             name for name, _ in model.named_parameters() if self.owners.get(name, 0) == mine
         }
-        own = {id(parameter) for name, parameter in model.named_parameters() if name in self._kept}
-        self._own = own
+        self._own = {id(p): p for name, p in model.named_parameters() if name in self._kept}
         self._filtered: WeakSet[Optimizer] = WeakSet()
 
     @property
@@ -264,9 +263,11 @@ class StageParameters:
                 setattr(self._model.get_submodule(owner), name, hollow_buffer)
         guard_state_dict(self._model)
 
-    def holds(self, parameters: set[int]) -> bool:
-        """Tell whether parameters, by their ids, are the model's, as they were or as they are."""
-        return parameters <= self._taken | {id(p) for p in self._model.parameters()}
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Tell whether an optimizer's parameters are the model's, as they were or as they are."""
+        known = {**self._taken, **{id(p): ref(p) for p in self._model.parameters()}}
+        listed = (p for group in optimizer.param_groups for p in group["params"])
+        return all((held := known.get(id(p))) is not None and held() is p for p in listed)
 
     @staticmethod
     def foreign(optimizer: Optimizer) -> ConfigurationError:
@@ -283,7 +284,7 @@ class StageParameters:
                 "A stage cannot search along a line by itself. Received: LBFGS. Use another "
                 "optimizer, or mirrored."
             )
-        if not self.holds({id(p) for group in optimizer.param_groups for p in group["params"]}):
+        if not self.holds(optimizer):
             raise self.foreign(optimizer)
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if id(p) in self._own]

@@ -27,7 +27,8 @@ from torch.nn import parallel
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.call_hook import set_hook
 from dream.adapters.pytorch.data.reading.fetch import cut_rows, rows_of
-from dream.adapters.pytorch.private import bare_copy, tables, tree_map
+from dream.adapters.pytorch.parallel.replicas.private import bare_copy, know_weights
+from dream.adapters.pytorch.private import tables, tree_map
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.update import batch_norm
 
@@ -115,6 +116,8 @@ def copy_of(module: M, copied: Copied) -> M:
                 own_parameters[name] = None
         for name, buffer in buffers.items():
             own_buffers[name] = None if buffer is None else once(f"{prefix}{name}", buffer)
+    for copy in copies.values():
+        know_weights(copy)
     return cast(M, copies[module])
 
 

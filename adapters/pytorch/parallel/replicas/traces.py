@@ -31,7 +31,9 @@ class Traces:
         self._copies = copies
         self._written = [*_tensors(copies)]
         self._versions = [version_of(tensor) for _, tensor in self._written]
-        self._held = [_held(part) for copy in copies for part in copy.modules()]
+        parts = [part for copy in copies for part in copy.modules()]
+        self._held = [_held(part) for part in parts]
+        self._alive = [[*vars(part).values()] for part in parts]  # else others could get their ids
 
     def found(self) -> str:
         """What the call has left behind, in words that follow the module's name; empty where

@@ -26,6 +26,7 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     module_message,
 )
 from dream.adapters.pytorch.private import recomputing, to_local, tree_leaves, version_of
+from dream.adapters.pytorch.transforms import untransformed
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
 
@@ -146,7 +147,7 @@ class ShardedModule(DistributedModule, Bearer):
             return
         self.registry.settle(self.module)
         kept = self._backward.script_hooks.kept(self.module)
-        with kept, self._parameters.replacing(self.module):
+        with self._parameters.replacing(self.module), kept:  # which reads the old ones' hooks
             self.split()
         self.registry.begin(self.module)
 
@@ -188,6 +189,7 @@ class ShardedModule(DistributedModule, Bearer):
             return registry.training.call(forward, args, kwargs)
         if not torch.is_grad_enabled():
             return self._without_gradients(forward, args, kwargs)
+        untransformed(registry.communicator.world_size, any_within=True)
         if registry.training.scaling is not None:
             registry.training.scaling.loop_calls()
         share = registry.shares.of((*args, *kwargs.values()))

@@ -11,7 +11,8 @@
 - Random numbers are those of the whole; torch draws on each rank for its shard.
 - A parameter whose `data` is set is refused; torch sets nothing, in silence.
 - Rows that are taken of one (`p[7].zero_()`, `p.data[2:5] = 0`) are gathered from the ranks, and to
-  write to them is refused; torch writes to that copy, in silence.
+  write to them is refused; torch writes to that copy, in silence. So is a view (`p.flatten()`) for
+  which the ranks' parts are unequal; torch refuses that.
 """
 
 from __future__ import annotations
@@ -95,8 +96,14 @@ def _checked(handler: Handler) -> Handler:
 
 
 def _viewed(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Know views that torch has to gather, and those of such."""
-    whole, made = args[0], past_handlers(DTensor, operation, args, kwargs)
+    """Know views that have to be gathered, and those of such."""
+    whole = args[0]
+    try:
+        made = past_handlers(DTensor, operation, args, kwargs)
+    except RuntimeError:  # as where dims are made one of which ranks have unequal parts
+        if not isinstance(whole, DTensor) or whole.placements == _all_of(whole):
+            raise
+        made = past_handlers(DTensor, operation, (_replicated(whole), *args[1:]), kwargs)
     if isinstance(whole, DTensor):
         for part in made if isinstance(made, list | tuple) else [made]:
             if getattr(whole, _GATHERED, False) or _is_gathered(part, whole):
@@ -223,7 +230,11 @@ def _number_beside(part: Any, number: Any) -> bool:
 def _replicated(value: Any) -> Any:
     if not isinstance(value, DTensor):
         return value
-    return value.redistribute(placements=[Replicate() for _ in value.placements])
+    return value.redistribute(placements=_all_of(value))
+
+
+def _all_of(value: DTensor) -> tuple[Replicate, ...]:
+    return tuple(Replicate() for _ in value.placements)
 
 
 def _whole(device: torch.device, value: Any) -> Any:

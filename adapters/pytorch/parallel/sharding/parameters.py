@@ -19,6 +19,8 @@ from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
+from dream.adapters.pytorch.private import tree_map
+from dream.adapters.pytorch.stamps import Stamps
 
 
 @final
@@ -70,6 +72,7 @@ class SplitParameters:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter is not old[name]:
                 self._replaced[old[name]] = parameter
+                stand_for(old[name], parameter)
                 if self._masters is not None:
                     self._masters.move(old[name], parameter, shard_like)
         for optimizer in self._optimizers:
@@ -112,23 +115,50 @@ class SplitParameters:
                 group["params"][index] = new
 
 
+class OldParameter(nn.Parameter):
+    """One whose place shards have taken, as a script's own list still has it: whatever is done to
+    it is done to these."""
+
+    shards: torch.Tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_in_shards, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _in_shards(x: Any) -> Any:
+    return x.shards if type(x) is OldParameter else x
+
+
+def stand_for(old: nn.Parameter, new: nn.Parameter) -> None:
+    """Have an old parameter stand for the one in shards that has taken its place. A gradient that
+    it has is let go of, as it is no part of the new one's."""
+    if type(old) is nn.Parameter:
+        old.grad = None
+        vars(old)["shards"] = new
+        old.__class__ = OldParameter
+
+
 @final
 class _GradientCheck:
     """A step pre-hook: the gradients are of split modules."""
 
     def __init__(self, registry: ModuleRegistry) -> None:
         self._registry = registry
-        self._seen: tuple[int, ...] = ()
+        self._seen = Stamps()
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stall.stepped()
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure computes the gradients
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        seen = tuple(id(p) for p in stepped if p.grad is not None)
-        if seen != self._seen:
+        reached = [p for p in stepped if p.grad is not None]
+        if not self._seen.are_of(reached, unwritten=False):
             self._check(optimizer)
-            self._seen = seen
+            self._seen = Stamps(reached)
+        for parameter in reached:
+            _cut_alike(parameter)
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuse a gradient whose parameter is not of a sharded module."""
@@ -150,6 +180,14 @@ class _GradientCheck:
                         "part of a module, or pass the module and the optimizer to "
                         "strategy.prepare."
                     )
+
+
+def _cut_alike(parameter: Any) -> None:
+    """Have a gradient that the script has set be in shards as its parameter is: few of an
+    optimizer's operations take another."""
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
 def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, final
@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream.adapters.pytorch import private
@@ -98,7 +99,7 @@ class TensorParallelModule(ShardedModule):
         super().__init__(module, registry, inner, context)
         self._asked = asked
         self._sum = DataAxisSum(registry.communicator)
-        self._own_columns: dict[int, str] = {}
+        self._own_columns: MutableMapping[nn.Module, str] = WeakIdKeyDictionary()
         self._to_compare = among
 
     def shard(self) -> None:
@@ -107,7 +108,7 @@ class TensorParallelModule(ShardedModule):
         self._parameters.cast(self.module)
         if whole:
             plan = plan_of(self.module, self._asked, self._mesh.size())
-            self._own_columns |= shard_layers(self.module, plan, self._mesh)
+            self._own_columns.update(shard_layers(self.module, plan, self._mesh))
             if initializer is not None:
                 initializer.fill(self.module, self._device, self.registry.world)
         self._sum.watch(self.module.parameters())
@@ -122,10 +123,10 @@ class TensorParallelModule(ShardedModule):
     def run_submodule(
         self, part: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if id(part) in self._own_columns:
+        if part in self._own_columns:
             raise ConfigurationError(
                 "A layer that gives each rank its own columns was called by itself. Received: a "
-                f"call of {self._own_columns[id(part)]} of {type(self.module).__name__}. Call the "
+                f"call of {self._own_columns[part]} of {type(self.module).__name__}. Call the "
                 "module that it is part of, or say 'replicate' for it in plan=."
             )
         return tree_map(to_whole, self.run(forward, args, kwargs))
@@ -191,10 +192,10 @@ def _fingerprint(x: Any) -> Any:
     return tuple(x.shape), float(total)
 
 
-def shard_layers(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> dict[int, str]:
-    """Cut the layers of a module by a plan. Return those that give each rank columns of its own:
-    id -> name."""
-    own_columns: dict[int, str] = {}
+def shard_layers(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> dict[nn.Module, str]:
+    """Cut the layers of a module by a plan. Return those that give each rank columns of its own,
+    with their names."""
+    own_columns: dict[nn.Module, str] = {}
     for name, cut in plan.cuts.items():
         layer = module.get_submodule(name)
         in_mode = any(f"{name}.".startswith(f"{owner}.") or not owner for owner in plan.modes)
@@ -204,7 +205,7 @@ def shard_layers(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> dict[
             else:
                 _shard_columns(layer, name, mesh, plan.after.get(name, "whole"))
         if plan.after.get(name) == "local":
-            own_columns[id(layer)] = name
+            own_columns[layer] = name
     module.register_load_state_dict_pre_hook(shard_loaded)
     for name in plan.modes:
         turn_on(module.get_submodule(name), mesh)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -120,8 +121,26 @@ def taken(model: nn.Module) -> Acts:
         yield
 
 
+def listed_before(model: nn.Module) -> Acts:
+    """What was listed before there were shards stands for these, as an optimizer's list does: its
+    gradients were none, and what was written to it was lost in silence."""
+    held = [*model.parameters()]
+    yield
+    while True:
+        flat = torch.cat([p.grad.flatten() for p in held])
+        parts = (flat / flat.norm()).split([p.numel() for p in held])
+        for p, part in zip(held, parts, strict=True):
+            p.grad = part.view_as(p).clone()
+        yield float(flat.norm())
+        with torch.no_grad():
+            for p in held:
+                p.data.clamp_(-0.3, 0.3)
+                p.add_(0.01 * torch.randn_like(p))
+        yield float(nn.utils.parameters_to_vector(held).norm())
+
+
 HANDS = (norm_read, norm_printed, largest, noise_like, noise_of_a_size, drawn_anew,
-         average_by_names, average_by_copy, averaged_model, taken)  # fmt: skip
+         average_by_names, average_by_copy, averaged_model, taken, listed_before)  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adafactor": partial(torch.optim.Adafactor, lr=0.01),
     "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=3),
@@ -220,3 +239,101 @@ def written() -> dict[str, str]:
             model.weight.mul_(3.0)
         found["read"] = f"{model.weight.sum():.1f} {model.weight[3, 1].item():.1f}"
     return found
+
+
+def by_functions() -> list[str]:
+    """What is told of gradients that torch.func computes, of each sample's and of all."""
+    found = []
+    with dream.strategy("sharded", framework="torch"):
+        model = nn.Sequential(nn.Linear(3, 2))
+        torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return functional_call(model, own, (x[None],)).square().sum()
+
+        def mean(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            return vmap(loss, in_dims=(None, 0))(own, x).mean()
+
+        for run in (vmap(grad(loss), in_dims=(None, 0)), grad(mean)):
+            try:
+                run({name: p.detach() for name, p in model.named_parameters()}, torch.ones(4, 3))
+                found.append("nothing")
+            except dream.Unsupported as error:
+                found.append(str(error))
+    return found
+
+
+class Scaled(nn.Module):
+    """With a parameter of its own, which stays gathered whatever `zero` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.scale = nn.Linear(5, 9), nn.Linear(9, 2), nn.Parameter(torch.ones(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.b(self.a(x).tanh() * self.scale)
+        return out
+
+
+def _by_the_model(model: Scaled) -> None:
+    model.zero_grad()
+
+
+def _by_parts(model: Scaled) -> None:
+    model.a.zero_grad(set_to_none=False)
+    model.b.zero_grad()
+    del model.scale.grad
+
+
+def _one_by_one(model: Scaled) -> None:
+    for p in model.parameters():
+        p.grad = None
+
+
+def _by_value(model: Scaled) -> None:
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.zero_()
+
+
+def _by_zeros(model: Scaled) -> None:
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+
+
+def _less(model: Scaled) -> None:
+    """Some of the last step's, as a momentum by hand."""
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= 0.5
+
+
+CLEARS = (_by_the_model, _by_parts, _one_by_one, _by_value, _by_zeros, _less)
+
+
+def cleared(clear: Callable[[Scaled], None]) -> list[float]:
+    """Losses of a loop that clears gradients between a call of its model and its backward pass."""
+    torch.manual_seed(3)
+    x, y, model = torch.randn(8, 5), torch.randn(8, 2), Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for _ in range(4):
+        loss = (model(x) - y).square().mean()
+        clear(model)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def cleared_late() -> dict[str, float]:
+    """How far each is from one device, whatever is sharded."""
+    gaps = {}
+    for clear in CLEARS:
+        right = torch.tensor(cleared(clear))
+        gaps[clear.__name__] = 0.0
+        for zero in (2, 3):
+            with dream.strategy("sharded", framework="torch", zero=zero):
+                gap = (torch.tensor(cleared(clear)) - right).abs().max()
+            gaps[clear.__name__] = max(gaps[clear.__name__], float(gap))
+    return gaps

@@ -35,6 +35,7 @@ class Habit(nn.Module):
     def __init__(self, forward: Callable[[Habit, torch.Tensor], Any]) -> None:
         super().__init__()
         self.first, self.last, self.run = nn.Linear(WIDE, 8), nn.Linear(8, 1), forward
+        self.memory = nn.GRU(2, 4, bidirectional=True, batch_first=True)
         self.words: list[float] = []
         self.meter, self.generator = Meter(), torch.Generator().manual_seed(2)
 
@@ -112,10 +113,14 @@ def wants_many_rows(m: Habit, x: torch.Tensor) -> Any:
     return m.last(m.hidden(x))
 
 
+def recurrent(m: Habit, x: torch.Tensor) -> Any:
+    return m.last(m.memory(x.unflatten(1, (3, 2)))[0][:, -1])
+
+
 HABITS = (
     python_draws, numpy_draws, own_draws, distribution, holder, number, as_long_as_needed,
     centred_in_training, writes_to_its_input, keeps_in_a_list, keeps_in_an_object, counts_outside,
-    sets_a_variable, wants_many_rows,
+    sets_a_variable, wants_many_rows, recurrent,
 )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 def both() -> dict[str, Any]:
-    return cases.apart() | {"unlike": cases.unlike(), "written": cases.written()}
+    told = {"unlike": cases.unlike(), "written": cases.written(), "func": cases.by_functions()}
+    return cases.apart() | told | {"late": cases.cleared_late()}
 
 
 @cache
@@ -32,6 +33,20 @@ def test_by_hand_as_on_one_device(name: str) -> None:
 def test_what_the_ranks_have_otherwise_is_not_cut() -> None:
     for rank in found():
         assert "other values" in rank["unlike"]
+
+
+@pytest.mark.parametrize("clear", [each.__name__ for each in cases.CLEARS])
+def test_gradients_are_cleared_between_a_call_and_its_backward(clear: str) -> None:
+    """Those of the last step stayed in the shards, and were added to in silence (1e-1)."""
+    for rank in found():
+        assert rank["late"][clear] <= 1e-6
+
+
+def test_gradients_of_torch_func_are_refused_on_shards() -> None:
+    """Each rank had those of its own rows, in silence, or ended within gloo."""
+    for rank in found():
+        for said in rank["func"]:
+            assert "inside torch.func (Grad)" in said
 
 
 @pytest.mark.parametrize("name", cases.WRITES)

@@ -65,3 +65,9 @@ def test_a_model_does_what_it_does_on_one_device(habits: Any, name: str) -> None
 def test_why_one_device_has_the_calls_is_said(habits: Any) -> None:
     for why in ("by another generator than torch's", "writes to Habit.words in", "sets seen in"):
         assert f"{why}" in habits[1]
+
+
+def test_copies_of_a_recurrent_layer_know_their_own_weights(habits: Any) -> None:
+    """Each took the model's for them until its call, which was taken for what that keeps: so all
+    ran on one device."""
+    assert "GRU" not in habits[1]
