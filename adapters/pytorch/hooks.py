@@ -296,6 +296,15 @@ def factories(wrapper: Wrap) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def functions(wrapper: Wrap) -> Iterator[None]:
+    """Have `wrapper(apply)` stand for `apply` of a script's own `autograd.Function`s, inside."""
+    with Patches() as patches:
+        own = vars(torch.autograd.Function)["apply"].__func__
+        patches.replace(torch.autograd.Function, "apply", classmethod(wrapper(own)))
+        yield
+
+
 def first_use(found: Callable[[], None]) -> Callable[[], None]:
     """Have `found` called before the first module, optimizer or loader is made or used. Returns
     what ends that. Loaders say nothing where Keras is there, which trains on them on TensorFlow."""

@@ -130,7 +130,12 @@ own_call: Callable[[nn.Module], Callable[..., Any]] = attrgetter("_call_impl")
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call of the module runs more than its forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or gradient_hooks(module))
+    return bool(sees_outputs(module) or module._forward_pre_hooks or gradient_hooks(module))
+
+
+def sees_outputs(module: nn.Module) -> bool:
+    """Whether something is told what a call of the module gives."""
+    return bool(module._forward_hooks)
 
 
 AFTER_GRADIENT = "_post_accumulate_grad_hooks"

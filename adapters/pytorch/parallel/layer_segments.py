@@ -18,11 +18,10 @@ from typing import Any, final
 
 import torch
 from torch import fx, nn
-from torch.autograd.function import once_differentiable
 
-from dream._errors import ConfigurationError
+from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.parallel.replicas.primitives import results, submit
-from dream.adapters.pytorch.parallel.sharding.graph import is_number, sources, writes
+from dream.adapters.pytorch.parallel.sharding.graph import is_number, is_record, sources, writes
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 
 
@@ -61,7 +60,9 @@ class SegmentGraph:
         self._device: dict[fx.Node, int] = dict.fromkeys(self.inputs, 0)
         whose: dict[fx.Node, Segment] = {}
         for node in graph.nodes:
-            if node.op in ("placeholder", "get_attr", "output") or is_number(node):
+            if node.op in ("placeholder", "get_attr", "output"):
+                continue
+            if is_number(node) or is_record(node):
                 continue
             self._device[node] = self._place(node, places)
             whose[node] = self._segment_for(node, whose)
@@ -289,7 +290,17 @@ def _sum(gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+    """Return the tensors in what a node gives, which passes from device to device by them."""
+    leaves = tree_leaves(value)
+    for each in leaves:
+        held = getattr(each, "__dict__", {}).values()
+        if not isinstance(each, torch.Tensor) and any(isinstance(x, torch.Tensor) for x in held):
+            raise Unsupported(
+                "Layers on devices of their own take tensors from each other, and lists and dicts "
+                f"of such. Received: a layer that gives a {type(each).__name__}. Have it return "
+                "its tensors, or use 'data_parallel' or 'mirrored'."
+            )
+    return [x for x in leaves if isinstance(x, torch.Tensor)]
 
 
 def run_segments(
@@ -346,8 +357,13 @@ class _SegmentsFunction(torch.autograd.Function):
         return detached
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise Unsupported(
+                "A gradient of a gradient cannot be taken through layers on devices of their own. "
+                "Received: a backward pass with create_graph=True. Use 'data_parallel' or "
+                "'mirrored'."
+            )
         left = iter(gradients)
         given = {
             node: [next(left) for _ in range(count)]

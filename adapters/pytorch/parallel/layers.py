@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dream._adapter import Plan
-from dream._errors import ConfigurationError, unknown
+from dream._errors import ConfigurationError, Unsupported, unknown
 from dream._log import logger
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices
@@ -39,7 +39,8 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     trace,
     traced_modules,
 )
-from dream.adapters.pytorch.private import tree_leaves, tree_map
+from dream.adapters.pytorch.parallel.undo import OF_MODULES
+from dream.adapters.pytorch.private import sees_outputs, tables, tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.calls import DROPS
 from dream.adapters.pytorch.randomness.current import same, state
 
@@ -172,6 +173,11 @@ class _Draws:
     def any(self) -> bool:
         return self._drew or self._left > 0
 
+    @property
+    def looks(self) -> bool:
+        """Whether this is one of the first training calls."""
+        return self._left > 0 and torch.is_grad_enabled()
+
     @contextmanager
     def watched(self, *, training: bool) -> Iterator[None]:
         """See whether a call does."""
@@ -186,6 +192,24 @@ class _Draws:
                 "a call of %s draws random numbers, which its first calls did not: in this call "
                 "they differ from those of one device", self._name,
             )  # fmt: skip
+
+
+def _check_kept(model: nn.Module) -> None:
+    """Raise where a loss may be computed of what a call leaves beside its output: each device's
+    layers have a graph of their own, which ends there."""
+    for name, part in model.named_modules():
+        what = "a hook that sees its output" if sees_outputs(part) else ""
+        own = vars(part).keys() - OF_MODULES.union(*tables(part))
+        for attribute in sorted(own):
+            value = vars(part)[attribute]
+            if any(isinstance(x, torch.Tensor) and x.grad_fn for x in tree_leaves(value)):
+                what = f"what its forward pass leaves in {attribute}"
+        if what:
+            raise Unsupported(
+                "Layers on devices of their own give gradients for what the model's forward "
+                f"returns alone. Received: {type(part).__name__} {name!r} with {what}. Return it, "
+                "or use 'data_parallel' or 'mirrored'."
+            )
 
 
 @final
@@ -249,6 +273,8 @@ class DeviceGrid(Team):
         with draws.watched(training=module.training and torch.is_grad_enabled()):
             in_order = self._in_order or draws.any
             output = run_segments(replica, graph, inputs, row, in_order=in_order)
+            if draws.looks:
+                _check_kept(replica)
         home = next(iter(tree_leaves(call.tensors)), torch.zeros(())).device
         return tree_map(lambda x: x.to(home) if isinstance(x, torch.Tensor) else x, output)
 

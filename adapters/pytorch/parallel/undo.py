@@ -32,7 +32,7 @@ _PLAIN = (int, float, str, bool, bytes, type(None))
 _MOST = 4096
 """Entries of what is looked into; a module may have a table of a million words."""
 _DEEP = 3
-_OF_MODULES = frozenset(vars(nn.Module()))
+OF_MODULES = frozenset(vars(nn.Module()))
 _QUIET = ("dream", "tqdm")
 _NAMES = ("dream", "QueueFeederThread")
 """Whose threads, and how named, draw nothing; loaders have such."""
@@ -67,7 +67,7 @@ class Before:
         self._held: dict[int, tuple[str, Any, Any]] = {}
         self._attributes = [(names := vars(part), {**names}) for part in reach.module.modules()]
         for part in reach.module.modules():
-            known = _OF_MODULES.union(*tables(part))
+            known = OF_MODULES.union(*tables(part))
             for name, value in vars(part).items():
                 if name not in known:
                     self._look(f"{type(part).__name__}.{name}", value, _DEEP)
@@ -89,6 +89,16 @@ class Before:
         for name, each, values in self._held.values():
             if not _alike(each, values):
                 return f"writes to {name} in its forward pass"
+        return ""
+
+    def kept(self) -> str:
+        """What attribute of a module is another than it was, in words that follow the module's
+        name; empty where none is."""
+        for names, values in self._attributes:
+            for name, value in names.items():
+                before = values.get(name, _NOTHING)
+                if value is not before and not (type(value) in _PLAIN and value == before):
+                    return f"sets {name} in its forward pass"
         return ""
 
     def take_back(self) -> None:

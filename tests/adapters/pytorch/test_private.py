@@ -227,7 +227,11 @@ def test_what_is_asked_of_modules() -> None:
     layer = nn.Linear(2, 2)
     hook = lambda *_: None  # noqa: E731
     assert not private.has_hooks(layer)
+    layer.register_forward_pre_hook(hook)
+    assert private.has_hooks(layer)
+    assert not private.sees_outputs(layer)
     layer.register_forward_hook(hook)
+    assert private.sees_outputs(layer)
     layer.register_state_dict_post_hook(hook)
     assert private.has_hooks(layer)
     assert private.has_state_dict_hook(layer, hook)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import inspect
 import operator
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, is_dataclass
+from functools import cached_property, wraps
 from threading import Lock
 from typing import Any, final
 
@@ -22,7 +22,9 @@ import torch
 from torch import fx, nn
 
 from dream._errors import ConfigurationError, Unsupported
+from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.inner_calls import running_layers
+from dream.adapters.pytorch.parallel.undo import Reach
 from dream.adapters.pytorch.private import has_hooks, tree_leaves
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -103,11 +105,26 @@ class LayerTracer(fx.Tracer):
     def __init__(self, opened: frozenset[str]) -> None:
         super().__init__()
         self.opened = opened
+        self._modes = _modes()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if _modes() != self._modes:
+            raise fx.proxy.TraceError("torch.no_grad or autocast around some of its operations")
+        return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m).forward is not nn.Sequential.forward and (
             module_qualified_name not in self.opened
         )
+
+
+def _modes() -> tuple[bool, ...]:
+    """What a block sets for the operations inside, which a graph does not tell."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+    )
 
 
 def traced_modules(model: nn.Module, opened: Collection[str]) -> set[str]:
@@ -121,18 +138,37 @@ def traced_modules(model: nn.Module, opened: Collection[str]) -> set[str]:
 
 
 def trace(model: nn.Module, call: ForwardCall, opened: frozenset[str]) -> fx.Graph:
-    """Return the graph of a call. `Unsupported` where the forward cannot be followed."""
+    """Return the graph of a call. `Unsupported` where the forward cannot be followed: what else it
+    does than to compute would be done once, and not in each call."""
     if has_hooks(model):
         raise _unfollowed(model, "hooks on the model itself")
+    before = Reach(model).before()
     try:
-        with _following, running_layers(), _no_random_draw(model):
+        with _following, running_layers(), _no_random_draw(model), hooks.functions(_noting):
             graph = LayerTracer(opened).trace(model, dict(call.constants) or None)
+        if does := before.kept() or before.changed():
+            raise _unfollowed(model, f"a forward that {does}")
     except Unsupported:
         raise
     except Exception as error:
         raise _unfollowed(model, f"{type(error).__name__}: {error}") from error
+    finally:
+        before.take_back()
     _drop_constants(graph, call)
     return graph
+
+
+def _noting(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function with a backward of its own noted as it is."""
+
+    @wraps(own)
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, fx.Proxy):
+                return given.tracer.create_proxy("call_function", function.apply, args, kwargs)
+        return own(function, *args, **kwargs)
+
+    return apply
 
 
 def _drop_constants(graph: fx.Graph, call: ForwardCall) -> None:
@@ -146,12 +182,13 @@ def _drop_constants(graph: fx.Graph, call: ForwardCall) -> None:
 
 def state_key(model: nn.Module, opened: frozenset[str]) -> object:
     """Return what the followed lines may have read: plain attributes of the modules that are
-    followed."""
+    followed, and what modules there are."""
     modules = [model, *(model.get_submodule(name) for name in sorted(opened))]
-    return tuple(
+    plain = tuple(
         tuple((name, value) for name, value in vars(module).items() if isinstance(value, _PLAIN))
         for module in modules
     )
+    return plain, tuple(name for name, _ in model.named_modules())
 
 
 @contextmanager
@@ -247,10 +284,10 @@ class LayerSequence:
 
 
 def sources(node: fx.Node) -> Iterator[fx.Node]:
-    """Return the tensors that a node is computed from: not numbers, which are computed again
-    wherever they are needed, nor parameters."""
+    """Return the tensors that a node is computed from: not numbers and records, which are made
+    again wherever they are needed, nor parameters."""
     for source in node.all_input_nodes:
-        if is_number(source):
+        if is_number(source) or is_record(source):
             yield from sources(source)
         elif source.op != "get_attr":
             yield source
@@ -266,6 +303,11 @@ def is_number(node: fx.Node) -> bool:
         return node.args[1] in ("shape", "ndim", "device", "dtype")
     inputs = node.all_input_nodes
     return node.target in _NUMBERS and bool(inputs) and all(map(is_number, inputs))
+
+
+def is_record(node: fx.Node) -> bool:
+    """Tell whether a node puts what others give into a dataclass."""
+    return isinstance(node.target, type) and is_dataclass(node.target)
 
 
 def _layers(model: nn.Module, nodes: list[fx.Node]) -> Iterator[LayerSpan]:
