@@ -116,7 +116,7 @@ def compressed(env: Env) -> Figures:
     if env.mode == "single":
         with env.block() as strategy:
             return _travelled(strategy, lambda: 0.0)
-    kinds = KINDS if fully(env.cell) or not TF else KINDS[:2]
+    kinds = KINDS if fully(env.cell) or not TF else KINDS[:1]
     return {kind: _compressed(env, kind) for kind in (KINDS[:1] if env.cell.core else kinds)}
 
 
