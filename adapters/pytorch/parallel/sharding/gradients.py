@@ -12,6 +12,7 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.hooks import RemovableHandle
 
+from dream._errors import Unsupported
 from dream.adapters.pytorch.private import after_backward, to_local
 from dream.adapters.pytorch.update.gradients import Spread, is_finite
 from dream.collectives import Communicator
@@ -233,6 +234,11 @@ class DataAxisSum:
     def _coming(self, key: int, gradient: torch.Tensor) -> torch.Tensor:
         """Note a gradient before it is added to what is there."""
         parameter = self._parameters[key]
+        if gradient.is_sparse:
+            raise Unsupported(
+                "Copies of a model in parts do not add up sparse gradients. Received: a sparse "
+                f"gradient of shape {tuple(gradient.shape)}. Pass sparse=False, or use 'mirrored'."
+            )
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             gradient = gradient.redistribute(placements=parameter.placements)
         if not self._completes:

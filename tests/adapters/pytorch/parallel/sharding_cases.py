@@ -556,6 +556,10 @@ def refusals(_: int) -> Figures:
         descent = torch.optim.SGD(table.parameters(), lr=0.1)
         table(torch.arange(4)).mean().backward()
         found["sparse rows"] = refused(descent.step)
+    with strategy("hybrid", split="tensor", data=2, model=1):
+        table = nn.Embedding(4, 2, sparse=True)
+        momentum(table.parameters())
+        found["sparse copies"] = refused(lambda: table(torch.arange(4)).mean().backward())
     with strategy("model_parallel", split="tensor"):
         model = Tower(8, 2)
         x = torch.ones(2, 8, requires_grad=True)

@@ -103,6 +103,7 @@ REFUSALS = {
     "word": ("ConfigurationError", "'columns'", "'column'"),
     "whole steps": ("Unsupported", "Adafactor", "zero=2"),
     "sparse rows": ("Unsupported", "sparse gradient of shape (4, 2)", "mirrored"),
+    "sparse copies": ("Unsupported", "sparse gradient of shape (4, 2)", "'mirrored'"),
     "twice": ("Unsupported", "create_graph=True", "'mirrored'"),
     "each sample": ("Unsupported", "inside torch.func", "'mirrored'"),
     "some": ("Unsupported", "backward(inputs=...)", "'mirrored'"),
