@@ -56,6 +56,9 @@ class Order:
         """The batches of a pass on this rank, with a look at the first one; rank 0's where the
         ranks draw others."""
         if self._of_rank_0:
+            if begun is not None:
+                told = self._agreement.ranks.all_gather_object(list(begun))
+                self._agreement.in_step.settle(told)
             return told_by_rank_0(batches, self._agreement.ranks)
         if begun is None:
             return batches
@@ -110,8 +113,9 @@ def _check_last(said: list[int]) -> None:
 
 
 def told_by_rank_0(batches: Iterable[list[int]], ranks: Communicator) -> Iterator[list[int]]:
-    """Rank 0's batches on every rank, one at a time: nothing is read ahead."""
-    drawn = iter(batches) if ranks.rank == 0 else iter(())
+    """Rank 0's batches on every rank, one at a time: nothing is read ahead. The others draw too,
+    so that what they draw from goes on as rank 0's does."""
+    drawn = iter(batches)
     while True:
         told = load(ranks.broadcast_object(dump(next(drawn, None))))
         if told is None:

@@ -195,6 +195,14 @@ def test_generators_are_in_step_after_local_draws() -> None:
 
 
 @pytest.mark.slow
+def test_generators_are_in_step_where_rank_0s_order_is_used() -> None:
+    """Its sampler has drawn from the generator, those of the others not."""
+    first, second = _said()
+    assert any("all go on as rank 0" in line for line in first["passes"])
+    assert first["begun"] == second["begun"]
+
+
+@pytest.mark.slow
 def test_rank_0s_order_is_used_where_a_script_seeds_by_rank() -> None:
     first, second = _said()
     whole = torch_randomness.data().tensors[1]
