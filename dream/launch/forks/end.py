@@ -19,9 +19,11 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, final
 
 _DREAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+
+_MARK = "__dream_mark__"
 
 
 def end_script(
@@ -39,8 +41,11 @@ def end_script(
     for finalizer in finalizers:
         finalizer.atexit = False
     atexit._run_exitfuncs()
-    _delete(own)
     with suppress(Exception):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # while what the script may have put there has all its names
+        _write_out()  # a file in a cycle may be closed before what it holds back is written
+        _delete(own)
         _write_out()
         sys.stdout.flush()
         os._exit(code)
@@ -88,14 +93,29 @@ def _delete(own: Collection[str]) -> None:
     named in the others, the last first."""
     for name in ("last_type", "last_value", "last_traceback"):
         setattr(sys, name, None)
-    held = [weakref.ref(sys.modules[name]) for name in own]
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, name, getattr(sys, f"__{name}__"))
+    held = [_mark(sys.modules[name].__dict__) for name in own]
     for name in own:
         sys.modules[name] = None  # type: ignore[assignment]
     gc.collect()
-    for module in reversed(held):
-        if (left := module()) is not None:
-            _clear(left.__dict__)
+    for each in reversed(held):
+        if (mark := each()) is not None:
+            for names in gc.get_referrers(mark):
+                if isinstance(names, dict):
+                    _clear(names)
     gc.collect()
+
+
+@final
+class _Mark:
+    """Is among a module's names, and so is there while anything has these: a function has, be its
+    module gone, as one that handles a signal or a method of what stands for `sys.stdout`."""
+
+
+def _mark(names: dict[str, Any]) -> weakref.ref[_Mark]:
+    names[_MARK] = mark = _Mark()
+    return weakref.ref(mark)
 
 
 def _clear(names: dict[str, object]) -> None:
