@@ -44,8 +44,9 @@ def end_script(
     with suppress(Exception):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # while what the script may have put there has all its names
-        _write_out()  # a file in a cycle may be closed before what it holds back is written
+        files = _write_out()  # held, since one in a cycle may be closed before what is written last
         _delete(own)
+        files.clear()
         _write_out()
         sys.stdout.flush()
         os._exit(code)
@@ -125,8 +126,8 @@ def _clear(names: dict[str, object]) -> None:
             names[name] = None
 
 
-def _write_out() -> None:
-    """Write out every file, C's own too."""
+def _write_out() -> list[Any]:
+    """Write out every file, C's own too. Returns Python's."""
     held = [sys.stdout, sys.stderr, *gc.get_objects()]
     files = (io.BufferedIOBase, io.TextIOBase)
     writers = {
@@ -134,9 +135,10 @@ def _write_out() -> None:
         for kind in set(map(type, held))
         if issubclass(kind, files) or "SummaryWriter" in [each.__name__ for each in kind.__mro__]
     }
-    for each in held:
-        if type(each) in writers:
-            with suppress(Exception):  # closed
-                each.flush()
+    found = [each for each in held if type(each) in writers]
+    for each in found:
+        with suppress(Exception):  # closed
+            each.flush()
     if (ctypes := sys.modules.get("ctypes")) is not None:
         ctypes.CDLL(None).fflush(None)
+    return found
