@@ -31,6 +31,23 @@ def function(): return held
 rich.function_of_a_script = function
 rich.module_of_a_script = __import__("__main__")
 """,
+    "what a handler of the script's holds is deleted": """
+import signal
+class Last:
+    def __del__(self): print("deleted", flush=True)
+held, _hidden = Last(), Last()
+signal.signal(signal.SIGUSR1, lambda *_: held)
+""",
+    "what stands for the streams": """
+import os, sys
+class Both:
+    def __init__(self, one): self.one, self.other = one, open(sys.argv[1], "w")
+    def __del__(self): self.other.write("deleted")
+    def write(self, text): self.one.write(text), self.other.write(text)
+    def flush(self): self.one.flush(), os.fstat(self.other.fileno())
+sys.stdout = Both(sys.stdout)
+print("printed")
+""",
     "what is registered is called": """
 import atexit, weakref
 class Some: pass
@@ -61,6 +78,12 @@ file = open(sys.argv[1], "w")
 file.write("of Python")
 ctypes.CDLL(None).printf(b"of C\\n")
 print("printed", end="")
+""",
+    "a file that a function names is written": """
+import sys
+file = open(sys.argv[1], "w")
+file.write("written")
+def function(): return file
 """,
     "a code": "import sys; print('3'); sys.exit(3)",
     "a long code": "import sys; sys.exit(-1)",

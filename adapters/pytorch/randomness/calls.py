@@ -172,7 +172,7 @@ class CallDraws:
             pieces = joins.begin(leaves, seen.rows, self._of_others(share))
         if (memory := seen.memories.get(pieces)) is None:
             memory = seen.memories[pieces] = RowMemory()
-        current.memory, current.divided = memory, False
+        current.memory, current.divided, memory.draws = memory, False, 0
         current.call = current.last = seen.rows
         if seen.calls < _WATCHED and not (seen.alone or self._shares.apart):
             current.watch()

@@ -72,12 +72,13 @@ Found = tuple[Rows, Place]
 @final
 class RowMemory:
     """Where the tensors that one model draws for have the batch's rows. drawn_for: what is known to
-    have some, see `has_rows`."""
+    have some, see `has_rows`. draws: of the call that runs."""
 
     def __init__(self) -> None:
         self._fixed: set[tuple[str, tuple[int, ...]]] = set()
         self._known: dict[tuple[str, int, tuple[int, ...]], tuple[int, Place]] = {}
-        self.drawn_for: set[tuple[str, str, tuple[int, ...]]] = set()
+        self.drawn_for: set[tuple[int, str, str, tuple[int, ...]]] = set()
+        self.draws = 0
 
     def find(self, name: str, shape: Sequence[int], rows: Rows, x: object = None) -> Found | None:
         """Find the batch's rows in a shape that a call draws. Where the sizes leave a doubt, and

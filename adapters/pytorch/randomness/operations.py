@@ -39,8 +39,10 @@ def _found_in(name: str, shape: Sequence[int], x: Any = None) -> Found | None:
     rows = current.rows
     joins.wanted = True
     if rows is not None:
-        found = current.memory.find(name, shape, rows, x)
-        if found is None or has_rows(name, x, found[0].count, current.memory.drawn_for):
+        memory = current.memory
+        memory.draws += 1
+        found = memory.find(name, shape, rows, x)
+        if found is None or has_rows(name, x, found[0].count, memory.drawn_for, memory.draws):
             return found
         return None
     if current.outside is None or of_parameters(x):

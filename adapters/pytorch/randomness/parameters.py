@@ -13,6 +13,7 @@ from torch import nn
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.private import saved, shape_of
 
+Known = set[tuple[int, str, str, tuple[int, ...]]]
 _LONGEST, _MOST = 32, 1000
 _GIVEN_NUMBERS = {"IndexBackward0", "MaskedSelectBackward0", "StackBackward0"}
 """What may have rows by the numbers that a batch gives, or one for each of its samples."""
@@ -25,13 +26,14 @@ _BY_MASKS = {"WhereBackward0", "MaskedFillBackward0"}
 _PRODUCTS = graph.PRODUCTS - {"MulBackward0"}
 
 
-def has_rows(name: str, x: Any, rows: int, known: set[tuple[str, str, tuple[int, ...]]]) -> bool:
+def has_rows(name: str, x: Any, rows: int, known: Known, draws: int) -> bool:
     """Whether what a call draws for, by an operation, was not made of parameters alone. rows: of
-    the share that it seems to be of. known: what had rows before: as large, and of the same end."""
+    the share that it seems to be of. known: what had rows before: as large, and of the same end, in
+    the same place among the draws of a call. draws: that place."""
     node = getattr(x, "grad_fn", None)
     if node is None:
         return not of_parameters(x)
-    key = name, node.name(), x.shape
+    key = draws, name, node.name(), x.shape
     if key in known:
         return True
     found = not of_parameters(x, rows)
@@ -65,13 +67,14 @@ def of_parameters(x: Any, rows: int = 0) -> bool:
 
 def _is_made(node: Any, name: str, rows: int) -> bool:
     if name in _PICKED:
-        return _by_places(saved(node, "indices"))
+        return rows != 1 and _by_places(saved(node, "indices"))
     return name in _MADE and not _has_others(node, name, rows)
 
 
 def _by_places(given: torch.Tensor | Sequence[torch.Tensor | None]) -> bool:
     """Whether rows of a table are picked in its own order, as positions are, and not by what a
-    batch gives. given: the indices, one tensor for each dim that is picked along."""
+    batch gives; positions that are spread over a batch of one sample look alike. given: the
+    indices, one tensor for each dim that is picked along."""
     indices = [given] if isinstance(given, torch.Tensor) else [x for x in given if x is not None]
     return all(x.numel() > 1 and _is_range(x.flatten()) for x in indices)
 

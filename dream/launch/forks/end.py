@@ -19,9 +19,11 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, final
 
 _DREAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+
+_MARK = "__dream_mark__"
 
 
 def end_script(
@@ -39,8 +41,12 @@ def end_script(
     for finalizer in finalizers:
         finalizer.atexit = False
     atexit._run_exitfuncs()
-    _delete(own)
     with suppress(Exception):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # while what the script may have put there has all its names
+        files = _write_out()  # held, since one in a cycle may be closed before what is written last
+        _delete(own)
+        files.clear()
         _write_out()
         sys.stdout.flush()
         os._exit(code)
@@ -88,14 +94,29 @@ def _delete(own: Collection[str]) -> None:
     named in the others, the last first."""
     for name in ("last_type", "last_value", "last_traceback"):
         setattr(sys, name, None)
-    held = [weakref.ref(sys.modules[name]) for name in own]
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, name, getattr(sys, f"__{name}__"))
+    held = [_mark(sys.modules[name].__dict__) for name in own]
     for name in own:
         sys.modules[name] = None  # type: ignore[assignment]
     gc.collect()
-    for module in reversed(held):
-        if (left := module()) is not None:
-            _clear(left.__dict__)
+    for each in reversed(held):
+        if (mark := each()) is not None:
+            for names in gc.get_referrers(mark):
+                if isinstance(names, dict):
+                    _clear(names)
     gc.collect()
+
+
+@final
+class _Mark:
+    """Is among a module's names, and so is there while anything has these: a function has, be its
+    module gone, as one that handles a signal or a method of what stands for `sys.stdout`."""
+
+
+def _mark(names: dict[str, Any]) -> weakref.ref[_Mark]:
+    names[_MARK] = mark = _Mark()
+    return weakref.ref(mark)
 
 
 def _clear(names: dict[str, object]) -> None:
@@ -105,8 +126,8 @@ def _clear(names: dict[str, object]) -> None:
             names[name] = None
 
 
-def _write_out() -> None:
-    """Write out every file, C's own too."""
+def _write_out() -> list[Any]:
+    """Write out every file, C's own too. Returns Python's."""
     held = [sys.stdout, sys.stderr, *gc.get_objects()]
     files = (io.BufferedIOBase, io.TextIOBase)
     writers = {
@@ -114,9 +135,10 @@ def _write_out() -> None:
         for kind in set(map(type, held))
         if issubclass(kind, files) or "SummaryWriter" in [each.__name__ for each in kind.__mro__]
     }
-    for each in held:
-        if type(each) in writers:
-            with suppress(Exception):  # closed
-                each.flush()
+    found = [each for each in held if type(each) in writers]
+    for each in found:
+        with suppress(Exception):  # closed
+            each.flush()
     if (ctypes := sys.modules.get("ctypes")) is not None:
         ctypes.CDLL(None).fflush(None)
+    return found

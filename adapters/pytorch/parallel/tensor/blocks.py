@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.sharding.graph import is_number
 from dream.adapters.pytorch.parallel.undo import Reach
+from dream.adapters.pytorch.private import tables, version_of
 
 _ELEMENTWISE_LAYERS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -91,7 +92,7 @@ def _noting(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trace(module: nn.Module) -> fx.Graph | None:
-    before = Reach(module).before()
+    before, tensors = Reach(module).before(), _Tensors(module)
     try:
         given = inspect.signature(module.forward).parameters
         constant = {n: p.default for n, p in given.items() if p.default is not p.empty}
@@ -101,6 +102,29 @@ def _trace(module: nn.Module) -> fx.Graph | None:
         return None
     finally:
         before.take_back()
+        tensors.take_back()
+
+
+@final
+class _Tensors:
+    """The buffers of a module, and what else it keeps of tensors, before a look at its forward
+    pass: that writes to them, or puts a stand-in in their place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = [*module.modules()]
+        self._buffers = [(names := tables(part)[2], {**names}) for part in parts]
+        kept = (x for part in parts for x in (*tables(part)[2].values(), *vars(part).values()))
+        plain = {id(x): x for x in kept if type(x) is torch.Tensor and not x.is_inference()}
+        self._values = [(x, version_of(x), x.detach().clone()) for x in plain.values()]
+
+    def take_back(self) -> None:
+        for names, values in self._buffers:
+            names.clear()
+            names.update(values)
+        with torch.no_grad():
+            for x, version, value in self._values:
+                if version_of(x) != version:
+                    x.copy_(value)
 
 
 @final

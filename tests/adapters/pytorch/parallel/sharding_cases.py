@@ -717,20 +717,24 @@ class _Refined(nn.Module):
 
 
 class _Chancy(nn.Module):
-    """Draws by Python and NumPy, and counts its calls."""
+    """Draws by Python and NumPy, and counts its calls, in a buffer too; another is made anew."""
 
     def __init__(self) -> None:
         super().__init__()
         random.seed(1)
         np.random.seed(1)
         self.calls = 0
+        self.register_buffer("counted", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(WIDTH))
         self.words, self.up = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 32)
         self.down, self.head = nn.Linear(32, WIDTH), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        scale = 1 + random.random() + float(np.random.rand()) + 0.1 * self.calls
+        self.counted += 0.1
+        scale = 1 + random.random() + float(np.random.rand()) + 0.1 * self.calls + self.counted
         hidden = self.words(x).mean(dim=1)
+        self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
         return self.head(hidden + self.down(self.up(hidden).relu()) * scale)
 
 

@@ -18,6 +18,7 @@ import dream
 from dream.adapters.pytorch.randomness import generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
+from dream.adapters.pytorch.randomness.parameters import has_rows
 from dream.adapters.pytorch.randomness.rows import Rows, spread_for
 from dream.data.partition import Division
 
@@ -131,6 +132,14 @@ def test_a_table_is_no_ranks_rows() -> None:
     finally:
         current.call = None
         patches.take_back()
+
+
+def test_positions_that_are_spread_over_a_batch_of_one_sample_are_its_row() -> None:
+    """A share of two samples has them twice, and a table's own rows have them once."""
+    table, at = torch.nn.Embedding(8, 3), torch.arange(4)
+    assert has_rows("dropout", table(at.expand(1, 4)), 1, set(), 1)
+    assert has_rows("dropout", table(at.expand(2, 4)), 2, set(), 1)
+    assert not has_rows("dropout", table(at), 4, set(), 1)
 
 
 @cache

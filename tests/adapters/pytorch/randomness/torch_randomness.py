@@ -124,6 +124,19 @@ class Tables(nn.Module):
         return self.head(x @ places + picked.mean(0) + layered.mean(0))
 
 
+class Alike(nn.Module):
+    """Drops from what a layer makes of a table and from what one makes of a batch, as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Parameter(torch.randn(8, 8)), nn.Linear(8, 8)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = F.dropout(self.layer(self.table), 0.3, self.training)
+        return self.head(x @ table)
+
+
 class TokensFirst(nn.Module):
     """Learned queries that lie before a batch's samples, and such that a batch's mask chooses."""
 
@@ -161,6 +174,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "again": Again,
     "of_weights": OfWeights,
     "tables": Tables,
+    "alike": Alike,
     "tokens_first": TokensFirst,
 }
 
