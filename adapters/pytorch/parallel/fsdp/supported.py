@@ -131,7 +131,8 @@ def begin_at_hidden(unit: nn.Module, _: Any, output: Any) -> None:
     """Have backward passes know what a unit gives elsewhere than where FSDP2 looks."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         seen = {id(x) for x in tree_leaves(output)}
-        hidden = [x for x in given_by(unit, output) if id(x) not in seen]
+        found = (x for x in given_by(unit, output) if not x.is_leaf)
+        hidden = [x for x in found if id(x) not in seen]
         if hidden:
             private.begin_backward_at(unit, hidden)
 
