@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from sharding_models import heard
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,6 +53,17 @@ class Leaves(Parts):
 
     def forward(self, x: torch.Tensor) -> Any:
         self.logits = super().forward(x)
+
+
+class Nowhere(nn.Module):
+    """Leaves its output in what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> None:
+        batch["logits"] = self.layer(batch["x"])
 
 
 class Tied(nn.Module):
@@ -109,3 +121,12 @@ def gaps(name: str) -> dict[str, float]:
         pairs = zip(plain, ours, strict=True)
         found[f"zero={zero}"] = max(float((a - b).abs().max()) for a, b in pairs)
     return found
+
+
+def said_of_nowhere() -> list[str]:
+    """What is said of it in one call."""
+    with heard() as lines, dream.strategy("sharded", framework="torch"):
+        model = Nowhere()
+        for (x,) in DataLoader(TensorDataset(torch.randn(4, 6)), batch_size=4):
+            model({"x": x})
+    return lines

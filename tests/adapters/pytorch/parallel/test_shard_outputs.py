@@ -16,3 +16,9 @@ def test_is_trained_as_on_one_device(name: str) -> None:
     and parameters that forward reads by name in torch's error of mixed tensors."""
     for rank in dream.launch(shard_outputs.gaps, name, n=2, framework="torch", timeout=200):
         assert max(rank.values()) <= 1e-6, rank
+
+
+def test_what_is_given_nowhere_is_said() -> None:
+    """Its loss was weighed wrongly in silence (5e-3)."""
+    said = dream.launch(shard_outputs.said_of_nowhere, n=2, framework="torch", timeout=200)
+    assert "what Nowhere gives is neither returned" in str(said)
