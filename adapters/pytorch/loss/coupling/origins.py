@@ -139,14 +139,19 @@ def tensors_of(made: Any) -> list[torch.Tensor]:
 
 
 def in_batch(batch: object) -> list[torch.Tensor]:
-    """Return a batch's tensors, and those of what has a class of its own: a graph with its nodes
-    and edges, a mapping of words, a dataclass. Not what is trained."""
+    """Return a batch's tensors. Not what is trained."""
+    return [x for x in tensors_within(batch) if not x.requires_grad]
+
+
+def tensors_within(made: object) -> list[torch.Tensor]:
+    """As `tensors_of`, and those of what has a class of its own: a graph with its nodes and edges,
+    a mapping of words, a dataclass."""
     found: list[torch.Tensor] = []
-    left, seen = [(leaf, _DEEP) for leaf in leaves_of(batch)], set[int]()
+    left, seen = [(leaf, _DEEP) for leaf in leaves_of(made)], set[int]()
     while left and len(seen) < _OBJECTS:
         leaf, deep = left.pop(0)
         if isinstance(leaf, torch.Tensor):
-            found += [] if leaf.requires_grad else [leaf]
+            found.append(leaf)
         elif deep and type(leaf) not in _LEAVES and not isinstance(leaf, torch.nn.Module | type):
             own = _attributes_of(leaf)
             if own and id(leaf) not in seen:

@@ -31,6 +31,7 @@ from dream.adapters.pytorch.parallel.fsdp.gathered import clearing, stand_for
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     ForwardWrites,
+    begin_at_hidden,
     check_all_sharded,
     check_dtypes,
     check_runs_first,
@@ -294,6 +295,7 @@ class FullyShardedModule(ShardedModule):
         module.register_forward_hook(writes.ran)
         module.register_forward_hook(without_views)  # before FSDP2's own
         policy = None if self._offload is None else self._offload.policy
+        module.register_forward_hook(begin_at_hidden)
         unit = fully_shard_in_place(module, self._mesh, reshard=reshard, offload=policy)
         spread = [getattr(part, name) for part, name in own]
         if self._offload is not None:

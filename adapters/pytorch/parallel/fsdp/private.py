@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 _HOOKS = (
@@ -35,6 +36,14 @@ def end_backward(units: Iterable[Any]) -> None:
         state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
         if state._is_root:
             state._root_post_backward_final_callback()
+
+
+def begin_backward_at(unit: Any, tensors: Iterable[torch.Tensor]) -> None:
+    """Have FSDP2 gather a unit for the backward pass that comes to one of these, too."""
+    from torch.distributed.fsdp import fully_shard  # which takes a while
+
+    state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
+    state._register_pre_backward_hook([*tensors])
 
 
 def drop_gathers(units: Iterable[Any]) -> None:

@@ -12,8 +12,10 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from dream._errors import Unsupported
 from dream.adapters.pytorch.drift import digests
+from dream.adapters.pytorch.parallel.fsdp import private
 from dream.adapters.pytorch.parallel.fsdp.units import Owned
-from dream.adapters.pytorch.private import is_view, recomputing, tree_map
+from dream.adapters.pytorch.parallel.sharding.given import given_by
+from dream.adapters.pytorch.private import is_view, recomputing, tree_leaves, tree_map
 
 _FIRST = 4
 """Training calls that are looked at; from then on those whose number has doubled."""
@@ -123,6 +125,16 @@ class ForwardWrites:
 
     def _digests(self) -> torch.Tensor:
         return digests([getattr(module, name) for module, name in self._own])
+
+
+def begin_at_hidden(unit: nn.Module, _: Any, output: Any) -> None:
+    """Have backward passes know what a unit gives elsewhere than where FSDP2 looks."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        seen = {id(x) for x in tree_leaves(output)}
+        found = (x for x in given_by(unit, output) if not x.is_leaf)
+        hidden = [x for x in found if id(x) not in seen]
+        if hidden:
+            private.begin_backward_at(unit, hidden)
 
 
 def without_views(_: nn.Module, __: Any, output: Any) -> Any:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.parallel.fsdp import private
+from dream.adapters.pytorch.parallel.fsdp.reads import read_by_name
 from dream.adapters.pytorch.private import own_parameters, recomputing
 from dream.collectives import Communicator
 from dream.update.drift import by_rank
@@ -35,10 +36,19 @@ def units_of(module: nn.Module) -> list[nn.Module]:
     """Find the parts that are gathered by themselves: blocks of repeated layers where there are
     any, else the direct children. What is in none of them is gathered with the whole.
 
-    A part that shares a parameter with another one is in none, since it is needed in both places.
+    A part that shares a parameter with another one is in none, since it is needed in both places,
+    nor is one whose parameter another's forward pass names.
     """
     found = _repeated(module) or _children(module)
-    return [unit for unit in found if not _shares(unit, found, module)]
+    within = {id(part) for unit in found for part in unit.modules()}
+    read = {
+        each for part in module.modules() if id(part) not in within for each in read_by_name(part)
+    }
+    return [
+        unit
+        for unit in found
+        if not (_shares(unit, found, module) or any(id(p) in read for p in unit.parameters()))
+    ]
 
 
 def callable_itself(module: nn.Module) -> bool:

@@ -18,6 +18,7 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
+from dream.adapters.pytorch.parallel.sharding.given import given_by, tell_given_nowhere
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.state import (
     GUARD,
@@ -25,7 +26,7 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     guard_state_dict,
     module_message,
 )
-from dream.adapters.pytorch.private import recomputing, to_local, tree_leaves, version_of
+from dream.adapters.pytorch.private import recomputing, to_local, version_of
 from dream.adapters.pytorch.transforms import untransformed
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
@@ -239,8 +240,9 @@ class ShardedModule(DistributedModule, Bearer):
         called.mark(output)
         if self._completes:
             self._settle_statistics()
-        leaves = [leaf for leaf in tree_leaves(output) if _needs_backward(leaf)]
+        leaves = given_by(self.module, output)
         if not leaves:
+            tell_given_nowhere(self.module, output)
             self.reshard()
             self.backwards.came()
             self._waits = False
@@ -305,10 +307,6 @@ class ShardedModule(DistributedModule, Bearer):
             means = self.registry.communicator.all_reduce(running)
             for buffer, mean in zip(running, means, strict=True):
                 buffer.copy_(mean)
-
-
-def _needs_backward(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
 @final
