@@ -18,6 +18,8 @@ from sshd import ROOT_MAY
 
 from dream.launch.joined.threads import cores
 
+pytestmark = pytest.mark.slow
+
 POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ENGINES = {

@@ -13,6 +13,8 @@ from launch_scripts import keras_on
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 
 def launch(function: Any, *args: Any, n: int, on: str = "tensorflow") -> list[Any]:
     return dream.launch(function, *args, n=n, framework=on, timeout=500, env=keras_on(on))

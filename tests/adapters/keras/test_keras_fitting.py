@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from keras_launching import Cell, call
 
+pytestmark = pytest.mark.slow
+
 RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 

@@ -9,6 +9,8 @@ import pytest
 from keras_figures import DEVICES, asked, once, over
 from keras_launching import Cell, call
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:

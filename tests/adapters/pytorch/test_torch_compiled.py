@@ -11,6 +11,8 @@ import torch_compiled
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tf_launching import call
 
+pytestmark = pytest.mark.slow
+
 THREE = pytest.mark.exhaustive
 RANKS = (2, pytest.param(3, marks=THREE))
 REDUCTIONS = ("grpc", "horovod")

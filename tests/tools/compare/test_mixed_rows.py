@@ -15,6 +15,8 @@ from dream.tools.compare.outcome import Finished
 from dream.tools.compare.settings import Settings, TaskJob
 from dream.tools.frameworks import TASKS
 
+pytestmark = pytest.mark.slow
+
 RING = Cell("torch+tensorflow", "horovod", 2)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
 
 

@@ -19,6 +19,8 @@ from single_scripts import SINGLES
 
 from dream.adapters.pytorch.loss.coupling.forms import form_of
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(__file__).with_name("constant_job.py")
 COUPLES = ("a constant of the loss", "of all of a share's rows")
 CUTS = "the loop takes some of its batch's rows by their number"

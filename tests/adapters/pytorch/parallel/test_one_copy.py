@@ -15,6 +15,8 @@ import pytest
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 DIES = """
 import json, os, signal, sys
 import torch

@@ -11,6 +11,8 @@ import script_hooks_job
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 
