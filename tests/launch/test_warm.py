@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a fork server needs Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a fork server needs Linux"),
+]
 PROBE = Path(__file__).with_name("warm_probe.py")
 OF_THE_JOB = ("DREAM_", "HOROVOD_", "TF_CONFIG", "MASTER_PORT")
 

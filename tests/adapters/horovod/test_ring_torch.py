@@ -11,6 +11,8 @@ import torch
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 ranks_each = pytest.mark.parametrize("ranks", RANKS)
 

@@ -12,6 +12,8 @@ import pytest
 from dream.cli import main
 from dream.strategies.spec import find, parse_request
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 TORCH, KERAS = HERE / "plan_models.py", HERE / "plan_keras.py"
 Run = Callable[..., tuple[int, str]]

@@ -12,6 +12,8 @@ import pytest
 
 import dream
 
+pytestmark = pytest.mark.slow
+
 RANKS = (2, pytest.param(3, marks=pytest.mark.exhaustive))
 
 
