@@ -22,7 +22,7 @@ from dream.adapters.pytorch.loss.samples.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing
-from dream.adapters.pytorch.stamps import Stamps
+from dream.adapters.pytorch.update.stamps import Stamps
 
 _AS_A_MEAN = (
     "a loss that comes through no module of the block counts as a mean over samples here: a sum "

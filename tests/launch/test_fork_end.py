@@ -87,6 +87,7 @@ def function(): return file
 """,
     "a code": "import sys; print('3'); sys.exit(3)",
     "a long code": "import sys; sys.exit(-1)",
+    "too long a code": "import sys; sys.exit(2**70)",
     "words": "import sys; sys.exit('words')",
     "an error": "print('before'); 1 / 0",
     "an error at the end": """

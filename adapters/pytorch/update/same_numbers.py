@@ -11,7 +11,7 @@ import torch
 
 from dream.adapters.pytorch.data.whole import memory_of
 from dream.adapters.pytorch.private import saved, shape_of, version_of
-from dream.adapters.pytorch.stamps import Stamps
+from dream.adapters.pytorch.update.stamps import Stamps
 
 Runs = Callable[[], Iterable[Sequence[torch.Tensor]]]
 _ORDERS = (2.0, 1.0, float("inf"))

@@ -59,6 +59,8 @@ _Child = tuple[subprocess.Popen[bytes], socket.socket]
 """A parent of ranks, and how to reach it."""
 
 _RETIRE = b"retire"
+_LARGEST_CODE = 1 << 30
+"""Of a script's exit: Python has others end with what it likes."""
 
 
 _STANDING = (
@@ -351,7 +353,7 @@ def _run_to_its_end(command: list[str], end: Callable[[int], None]) -> None:
     try:
         _run(command)
     except SystemExit as error:
-        if not isinstance(error.code, int | None):
+        if not isinstance(error.code, int | None) or abs(error.code or 0) > _LARGEST_CODE:
             raise
         code = error.code or 0
     end(code & 0xFF)

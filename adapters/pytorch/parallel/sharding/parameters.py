@@ -20,7 +20,7 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
 from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
 from dream.adapters.pytorch.private import tree_map
-from dream.adapters.pytorch.stamps import Stamps
+from dream.adapters.pytorch.update.stamps import Stamps
 
 
 @final

@@ -22,7 +22,7 @@ from dream.adapters.pytorch.parallel.replicas.traces import Traces
 from dream.adapters.pytorch.randomness.joins import Joins
 from dream.adapters.pytorch.randomness.rows import Rows
 from dream.adapters.pytorch.randomness.words import goes_on, places_of
-from dream.adapters.pytorch.stamps import Stamps
+from dream.adapters.pytorch.update.stamps import Stamps
 from dream.adapters.pytorch.update.waiting_hooks import WaitingHooks
 from dream.data.partition import Division, Share
 
