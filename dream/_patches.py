@@ -3,6 +3,7 @@ bound; and values of context variables, for as long as a block lasts."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -96,6 +97,17 @@ T = TypeVar("T")
 Bound = list[tuple[ModuleType, str]]
 
 
+_PYTHONS = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
+
+
+def is_pythons(name: str, module: object) -> bool:
+    """Return whether a module is Python's own, and not a script's of the same name."""
+    if name.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or str(file).startswith(_PYTHONS)
+
+
 def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
     """Return the (module, name) that stand for each function, by the function's id, in the script
     and its libraries. home: the package they are from, which keeps its own; Python's has none.
@@ -106,9 +118,10 @@ def bound_to(functions: Iterable[Any], home: str) -> dict[int, Bound]:
     sought = {function: id(function) for function in functions}
     found: dict[int, Bound] = {key: [] for key in sought.values()}
     kinds = {type(function) for function in sought}
-    elsewhere = {home, "dream", *sys.stdlib_module_names}
     for package, module in [*sys.modules.items()]:
-        if not isinstance(module, ModuleType) or package.partition(".")[0] in elsewhere:
+        if not isinstance(module, ModuleType) or package.partition(".")[0] in (home, "dream"):
+            continue
+        if is_pythons(package, module):
             continue
         names = vars(module).copy()  # another thread may import meanwhile
         for name, value in names.items():

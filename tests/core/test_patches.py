@@ -17,6 +17,18 @@ from dream._patches import bound_to, first_use, in_this_context, value_set
 _VALUE: ContextVar[int] = ContextVar("value", default=0)
 
 
+@pytest.mark.parametrize(("file", "found"), [("/home/me/tokenize.py", True), ("", False)])
+def test_a_scripts_module_of_the_name_of_pythons_is_looked_into(
+    file: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("tokenize")
+    module.__file__ = file or sys.modules["inspect"].__file__
+    module.copied = inspect.cleandoc  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tokenize", module)
+    places = bound_to([inspect.cleandoc], "torch")[id(inspect.cleandoc)]
+    assert ((module, "copied") in places) == found
+
+
 def test_a_method_that_was_looked_up_again_is_the_same_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,6 +21,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import FrameType, ModuleType
 from typing import Any, final
 
+from dream._patches import is_pythons
+
 _DREAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 _MARK = "__dream_mark__"
@@ -62,10 +64,9 @@ def end_function() -> None:
 
 def _is_own(name: str, frameworks: Collection[str]) -> bool:
     """Return whether a module is of the script's own: no framework's, Python's or dream's."""
-    package = name.partition(".")[0]
-    if package in frameworks or package in sys.stdlib_module_names:
-        return False
     module = sys.modules[name]
+    if name.partition(".")[0] in frameworks or is_pythons(name, module):
+        return False
     file = getattr(module, "__file__", None)
     return isinstance(module, ModuleType) and not str(file).startswith(_DREAM + os.sep)
 
