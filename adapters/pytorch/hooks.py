@@ -157,21 +157,19 @@ class BackwardLent:
 
     def __init__(self, dtensors: DTensorHandlers | None = None) -> None:
         self._dtensors = dtensors
-        self._patches = Patches()
-        self._given: Any = None
+        self._own = self._given = None
 
     def lend(self, wrap: Wrap) -> None:
         """Have `wrap(backward)` stand in its place, once."""
         if self._dtensors is not None:
             self._dtensors.put()
-        if self._given is None:
-            self._given = wrap(torch.autograd.backward)
-            self._patches.replace(torch.autograd, "backward", self._given)
+        if self._given is None:  # once for each step: a list of one patch would be felt
+            self._own = torch.autograd.backward
+            torch.autograd.backward = self._given = wrap(self._own)
 
     def give_back(self) -> None:
         if self._given is not None and torch.autograd.backward is self._given:
-            self._patches.restore()
-            self._given = None
+            torch.autograd.backward, self._given = self._own, None
 
 
 @final

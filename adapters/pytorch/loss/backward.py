@@ -35,7 +35,7 @@ from dream.adapters.pytorch.loss.calls import (
 )
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
-from dream.adapters.pytorch.loss.private import Starts
+from dream.adapters.pytorch.loss.private import Starts, quick
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
 from dream.adapters.pytorch.loss.reads import is_global, is_used_again, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
@@ -102,9 +102,10 @@ class WeighedBackward:
         elif share is not None and self.reader.untraced.glance(share, given):
             self._recipes.clear()
         self.row_leaves.note(call.share, given)
-        if bearer not in self._calls or not bearer.waits:
-            self._calls[bearer] = deque(maxlen=_CALLS)
-        self._calls[bearer].append(call)
+        calls = self._calls.get(bearer)
+        if calls is None or not bearer.waits:
+            self._calls[bearer] = calls = deque(maxlen=_CALLS)
+        calls.append(call)
         return call
 
     def waits(self) -> bool:
@@ -163,7 +164,7 @@ class WeighedBackward:
 
     def wrap(self, run: Run) -> Run:
         """`torch.autograd.backward` that weighs what it starts from."""
-        run = self._within(run)
+        run = self._within(quick(run))
         careful = self.script_hooks.around(self.row_leaves.around(self._read_and_run(run)))
 
         @wraps(run)

@@ -21,7 +21,7 @@ _MOST = 1000
 
 def state() -> State:
     """Return the state of torch's generators on this rank's devices."""
-    found = [torch.get_rng_state()]
+    found = [torch.default_generator.get_state()]
     if torch.cuda.is_initialized():
         found.append(torch.cuda.get_rng_state())
     return found
