@@ -84,6 +84,29 @@ def dreamt(reduction: str, layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
     return partial(model.fit, x, y, batch_size=BATCH, verbose=0)
 
 
+def dream_loop(layers: Callable[[], Layers], x: Any, y: Any) -> Fit:
+    """The same loop by `strategy.train_step`. Its data holds all samples, of which each rank is
+    dealt its share."""
+    judge = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    right = keras.metrics.SparseCategoricalAccuracy()
+
+    def loss(predictions: Any, y: Any) -> Any:
+        right.update_state(y, predictions)
+        return judge(y, predictions)
+
+    with dream.strategy("mirrored", framework="tensorflow", reduction="shared_memory") as strategy:
+        model = keras.Sequential([keras.Input((784,)), *layers()])
+        step = strategy.train_step(model, loss, keras.optimizers.SGD(0.01, momentum=0.9))
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=0)
+        batches = strategy.prepare(rows.batch(BATCH).prefetch(tf.data.AUTOTUNE))
+
+    def epoch() -> None:
+        for batch in batches:
+            step(*batch)
+
+    return epoch
+
+
 def beside_horovod() -> dict[str, Callable[..., Fit]]:
     return {
         "raw Horovod": raw,
@@ -100,7 +123,8 @@ def beside_multi_worker() -> dict[str, Callable[..., Fit]]:
     return {
         "raw MultiWorkerMirrored, own loop": by_hand,
         "raw again": by_hand,
-        "dream in shared memory": partial(dreamt, "shared_memory"),
+        "dream, train_step": dream_loop,
+        "dream, fit": partial(dreamt, "shared_memory"),
     }
 
 

@@ -157,7 +157,8 @@ class BackwardLent:
 
     def __init__(self, dtensors: DTensorHandlers | None = None) -> None:
         self._dtensors = dtensors
-        self._own = self._given = None
+        self._own: Any = None
+        self._given: Any = None
 
     def lend(self, wrap: Wrap) -> None:
         """Have `wrap(backward)` stand in its place, once."""

@@ -51,3 +51,25 @@ def _calls(profile: cProfile.Profile) -> int:
 
 def all_ways(strategy: str) -> dict[str, tuple[float, int]]:
     return {way: calls_of_dream(strategy, way) for way in ("loader", "read before", "train_step")}
+
+
+def looks_after_the_block() -> int:
+    """How often torch has looked at what backward passes start from, in as many steps of a loop
+    that goes on after its block."""
+    torch.manual_seed(0)
+    with dream.strategy("mirrored", framework="torch"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        loader = DataLoader(
+            TensorDataset(torch.randn(160, 8), torch.randint(4, (160,))), batch_size=4
+        )
+    profile = cProfile.Profile()
+    for at, (x, y) in enumerate(loader):
+        if at == FIRST:
+            profile.enable()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    profile.disable()
+    stats: Any = pstats.Stats(profile)
+    return sum(v[1] for k, v in stats.stats.items() if k[2] == "_make_grads")

@@ -77,3 +77,11 @@ def test_one_rank_gets_its_own_tensors_back() -> None:
     array, variable = one_device()["reduced"]
     np.testing.assert_array_equal(array, [0.0, 1.0, 2.0])
     assert float(variable) == 1.0
+
+
+def test_digests_are_of_what_a_batch_holds() -> None:
+    """Words do not lie in a tensor's memory, nor in an array's: it holds where they are, and the
+    ranks were said to read different data."""
+    for dtype, (same, others) in call("tf_alone", "digests", n=1)[0].items():
+        assert same, dtype
+        assert not others, dtype

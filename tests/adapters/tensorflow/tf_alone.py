@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_cases import evaluated, told, training_cases, weighed
 
 import dream
+from dream.adapters.tensorflow import data as dream_data
 from dream.adapters.tensorflow import runtime
 
 
@@ -98,3 +99,21 @@ def logged(folder: str) -> None:
     """A writer that stays open as the rank ends."""
     tf.summary.create_file_writer(folder).set_as_default()
     tf.summary.text("logged", "at the end", step=0)
+
+
+def digests() -> dict[str, list[bool]]:
+    """Whether the digests of two batches are alike: of the same numbers, and of others."""
+    made = {
+        "float32": [1.0, 2.0, 3.0],
+        "bfloat16": [1.0, 2.0, 3.0],
+        "string": ["a word", "another", "a third one, which is longer than a few bytes"],
+    }
+
+    def digest(values: list[Any], dtype: str) -> int:
+        first = dream_data._digest({"x": tf.constant(values, dtype)}, 0)
+        return dream_data._digest({"x": tf.constant([[values[0]]] * 3, dtype)}, first)
+
+    return {
+        dtype: [digest(values, dtype) == digest(other, dtype) for other in (values, values[::-1])]
+        for dtype, values in made.items()
+    }
