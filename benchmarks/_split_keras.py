@@ -27,7 +27,9 @@ import tensorflow as tf
 from _measure import interleave
 from tensorflow.experimental import dtensor
 
-WIDTH, CLASSES, BATCH = 512, 10, 64
+WIDTH, CLASSES = 512, 10
+FEW, MANY = 64, 1024
+"""Rows of a batch."""
 RATE, MOMENTUM = 0.01, 0.9
 Step = Callable[[], object]
 
@@ -47,20 +49,20 @@ def judge(prediction: Any, target: Any) -> Any:
     return keras.ops.mean(found)
 
 
-def batch() -> tuple[Any, Any]:
+def batch(rows: int = FEW) -> tuple[Any, Any]:
     draw = np.random.default_rng(1)
-    x = draw.normal(size=(BATCH, WIDTH)).astype(np.float32)
-    return x, draw.integers(0, CLASSES, BATCH)
+    x = draw.normal(size=(rows, WIDTH)).astype(np.float32)
+    return x, draw.integers(0, CLASSES, rows)
 
 
-def ours(name: str, **options: Any) -> Step:
+def ours(name: str, rows: int = FEW, **options: Any) -> Step:
     """Every rank has its share of the batch at hand; a pipeline's ranks read all of it."""
     with dream.strategy(name, framework="tensorflow", **options) as strategy:
         model = network()
         optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
         model, optimizer = strategy.prepare(model, optimizer)
         step = strategy.train_step(model, judge, optimizer)
-        share = next(iter(strategy.prepare(tf.data.Dataset.from_tensors(batch()))))
+        share = next(iter(strategy.prepare(tf.data.Dataset.from_tensors(batch(rows)))))
     return lambda: float(step(*share))
 
 
@@ -124,7 +126,7 @@ def _samples(mesh: Any, rank: int) -> Any:
     return dtensor.Layout(["batch", *[dtensor.UNSHARDED] * (rank - 1)], mesh)
 
 
-def plain() -> Step:
+def plain(rows: int = FEW) -> Step:
     """Keras's own step on one device: each rank has the whole model."""
     model = network()
     model.compile(
@@ -132,7 +134,7 @@ def plain() -> Step:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,
     )
-    return partial(model.train_on_batch, *batch())
+    return partial(model.train_on_batch, *batch(rows))
 
 
 BLOCKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -140,15 +142,18 @@ BLOCKS: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("model_parallel", {"split": "tensor"}),
     "pipeline": ("model_parallel", {"split": "pipeline"}),
     "one_process": ("model_parallel", {"split": "pipeline", "devices": 2}),
+    "one_process_many": ("model_parallel", {"split": "pipeline", "devices": 2}),
 }
 
 
 def contenders(family: str) -> dict[str, Callable[[], Step]]:
     """The first is what the others are held against. TensorFlow has no pipeline of its own."""
     name, options = BLOCKS[family]
-    dreamt = {"dream, train_step": partial(ours, name, **options)}
-    if family in ("pipeline", "one_process"):
-        return {"one device": plain, "one device again": plain, **dreamt}
+    rows = MANY if family == "one_process_many" else FEW
+    dreamt = {"dream, train_step": partial(ours, name, rows, **options)}
+    if options.get("split") == "pipeline":
+        alone = partial(plain, rows)
+        return {"one device": alone, "one device again": alone, **dreamt}
     by_hand = partial(raw, family)
     return {"raw DTensor": by_hand, "raw DTensor again": by_hand, **dreamt, "one device": plain}
 

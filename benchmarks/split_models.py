@@ -23,8 +23,9 @@ KERAS = {
     "tensor": "Keras, split by tensors",
     "pipeline": "Keras, in stages",
     "one_process": "Keras, in stages on two devices of one process",
+    "one_process_many": "Keras, in stages on two devices of one process, batches of 1,024",
 }
-RANKS = {"pipeline4": 4, "one_process": 1}
+RANKS = {"pipeline4": 4, "one_process": 1, "one_process_many": 1}
 """Two where nothing stands here."""
 MODELS = {"mlp": "residual MLP, 2M parameters", "attention": "transformer, 3M parameters"}
 
