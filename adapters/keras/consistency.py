@@ -271,7 +271,7 @@ def seeds_of(model: Any) -> list[Any]:
 
 
 @final
-class DrawWatch:
+class SeedWatch:
     """Finds out whether a model has drawn random numbers since this was made."""
 
     def __init__(self, model: Any) -> None:

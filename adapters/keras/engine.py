@@ -16,7 +16,7 @@ from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
-from dream.adapters.keras.update.pace import Clock, KerasPace
+from dream.adapters.keras.update.pace import KerasPace, StepClock
 from dream.collectives import Communicator
 from dream.data.partition import Divided, Division, Share
 from dream.mixed.resync import Resyncs
@@ -120,7 +120,7 @@ class Engine(ABC):
         self.seed = plan.seed
         self.resyncs = plan.resyncs
 
-    def _follow_speeds(self, clock: Clock) -> None:
+    def _follow_speeds(self, clock: StepClock) -> None:
         """Have shares follow the ranks' speeds. They are runs of each batch from the first on."""
         self.divided.now = Division(self.parts, (1,) * self.parts)
         self.pace = KerasPace(self.communicator, self.divided, clock)

@@ -43,7 +43,7 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
     cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
     size = -(-source.batch_size // engine.parts)
     generators = engine.generators.state()
-    drawn = consistency.DrawWatch(model)
+    drawn = consistency.SeedWatch(model)
     with engine.noting_draws(model) as drew:
         outputs = type(model).predict(model, **{**given, "x": cut, "batch_size": size})
     if drawn.undone() or drew:

@@ -1,5 +1,5 @@
 """The hook on a module's calls: it takes them, and copies of the module are free of it. Sets of
-modules, which hold none of them alive."""
+modules, which hold none of them alive; and whether torch.func runs a call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from weakref import ref
 import torch
 from torch import nn
 
+from dream._errors import Unsupported
+from dream.adapters.pytorch import private
 from dream.adapters.pytorch.private import CALL, has_hooks, not_compiled_alone, own_call
 
 _STATE = "__getstate__"
@@ -174,3 +176,25 @@ class ModuleSet:
     def __iter__(self) -> Iterator[nn.Module]:
         found = [held() for held in self._refs.values()]
         return iter([module for module in found if module is not None])
+
+
+def untransformed(ranks: int, *, any_within: bool = False) -> bool:
+    """Whether no transform of torch.func runs what is called now. any_within: look at those that
+    the innermost one is in, too.
+
+    Raises:
+        Unsupported: one that differentiates does, and there are several ranks.
+    """
+    if private.peek_transform() is None:
+        return True
+    *around, running = private.transforms()
+    if any_within:
+        running = next((each for each in (*around, running) if each != "Vmap"), running)
+    if running == "Vmap" or ranks == 1:
+        return False
+    raise Unsupported(
+        "Gradients computed by torch.func are this rank's alone and are not averaged. "
+        f"Received: a model's call inside torch.func ({running}). Use loss.backward(); or "
+        "differentiate copy.deepcopy(model), which is left alone, and average what that gives "
+        "by strategy.communicator.all_reduce."
+    )

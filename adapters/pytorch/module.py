@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook
+from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_hook, untransformed
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.devices import make_room
 from dream.adapters.pytorch.errors import share_of_one
@@ -23,7 +23,6 @@ from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
 from dream.adapters.pytorch.randomness.calls import CallDraws, is_compiled
-from dream.adapters.pytorch.transforms import untransformed
 from dream.adapters.pytorch.update import batch_norm
 from dream.adapters.pytorch.update.auto_recompute import AutoRecompute
 from dream.adapters.pytorch.update.batch_norm import Synchronised, synchronise, taking

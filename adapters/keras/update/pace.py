@@ -12,7 +12,7 @@ from dream.data.pace import WARM, Speeds, Taken
 from dream.data.partition import Divided
 
 
-class Clock(ABC):
+class StepClock(ABC):
     """Adds up what steps take from their batch to the first sum over the ranks, in which they wait
     for one another."""
 
@@ -41,7 +41,7 @@ class KerasPace:
     clock: what a rank's own work takes. divided: what is changed, on all ranks alike.
     """
 
-    def __init__(self, ranks: Communicator, divided: Divided, clock: Clock) -> None:
+    def __init__(self, ranks: Communicator, divided: Divided, clock: StepClock) -> None:
         self._speeds, self.clock = Speeds(ranks, divided), clock
         self._batches = -WARM
 
@@ -63,7 +63,7 @@ class KerasPace:
 
 
 @final
-class EagerClock(Clock):
+class EagerClock(StepClock):
     """Operations are over when they return, on a CPU."""
 
     def __init__(self) -> None:

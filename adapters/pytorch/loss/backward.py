@@ -90,8 +90,7 @@ class WeighedBackward:
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TrainingCall:
         """A distributed module is called in training. share: as it seems, before the call's own."""
-        if self._lent_zero.lent is not None:
-            self._lent_zero.give_back()
+        self._lent_zero.give_back()
         call = TrainingCall.of(bearer, share, given := (*args, *kwargs.values()))
         if not self.reader.settled:
             call.keeps = True

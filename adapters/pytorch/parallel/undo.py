@@ -50,12 +50,12 @@ class Reach:
         named = {(id(names), name): (names, name) for names, name in _named(module)}
         self.named = [*named.values()]
 
-    def before(self) -> Before:
-        return Before(self)
+    def before(self) -> StateBefore:
+        return StateBefore(self)
 
 
 @final
-class Before:
+class StateBefore:
     """How things are before a call."""
 
     def __init__(self, reach: Reach) -> None:

@@ -74,7 +74,7 @@ class FittingStep:
     ) -> None:
         self._model, self._passes, self._optimizer = model, passes, optimizer
         self._cut, self._updates = cut, updates
-        self._before = Before(model)
+        self._before = BuffersBefore(model)
         updates.leave_to_step()
 
     def __call__(self, *batch: Any) -> torch.Tensor:
@@ -125,7 +125,7 @@ class FittingStep:
 
 
 @final
-class Before:
+class BuffersBefore:
     """What an update finds, beside gradients: generators, and the buffers of its model."""
 
     def __init__(self, model: nn.Module) -> None:

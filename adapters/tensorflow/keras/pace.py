@@ -9,13 +9,13 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream.adapters.keras.engine import PLACES, SHARE, WHOLE, BatchShare
-from dream.adapters.keras.update.pace import Clock
+from dream.adapters.keras.update.pace import StepClock
 from dream.adapters.tensorflow.keras.data import gathered, run
 from dream.data.partition import Division
 
 
 @final
-class GraphClock(Clock):
+class GraphClock(StepClock):
     """Reads the time as operations of the step: after its batch and before all else, and once what
     is to be added up is computed."""
 

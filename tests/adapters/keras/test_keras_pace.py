@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 import pytest
 
-from dream.adapters.keras.update.pace import Clock, KerasPace
+from dream.adapters.keras.update.pace import KerasPace, StepClock
 from dream.collectives import Communicator
 from dream.data.partition import Divided, Division
 
@@ -15,7 +15,7 @@ BATCH = 16
 
 
 @final
-class Steps(Clock):
+class Steps(StepClock):
     """Of the faster of two ranks."""
 
     samples = 0

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 from dream._errors import ConfigurationError
 from dream._log import say_once
 from dream.adapters.pytorch.data.alike import numbers_of
-from dream.adapters.pytorch.data.reading.gather import Gathered, gathered
+from dream.adapters.pytorch.data.reading.gather import GatheredBatch, gathered
 from dream.adapters.pytorch.devices import number_in
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
@@ -102,7 +102,7 @@ class Fetch:
 
     def __call__(self, given: Any) -> Any:
         """Collate this rank's part."""
-        if type(given) is Gathered:
+        if type(given) is GatheredBatch:
             return list(given)
         cut = getattr(given, "cut", None)
         if cut is None:
@@ -170,7 +170,7 @@ class _Dataset:
     def __init__(self, own: Any, fetch: Fetch) -> None:
         vars(self).update(dream_own=own, dream_fetch=fetch)
 
-    def __getitems__(self, indices: list[int]) -> Fetched | Gathered:
+    def __getitems__(self, indices: list[int]) -> Fetched | GatheredBatch:
         own, fetch = self.dream_own, self.dream_fetch
         if fetch.reads_alone and (batch := gathered(own, indices, fetch.collate)) is not None:
             return batch

@@ -15,13 +15,13 @@ _TORCHS = dataset.__file__
 
 
 @final
-class Gathered(list[torch.Tensor]):
+class GatheredBatch(list[torch.Tensor]):
     """A batch that is collated already."""
 
     cut: slice | None = None
 
 
-def gathered(data: Any, indices: list[int], collate: Any) -> Gathered | None:
+def gathered(data: Any, indices: list[int], collate: Any) -> GatheredBatch | None:
     """Return the batch of these samples; None where it has to be read sample by sample: of another
     data set than torch's own of tensors or a part of one, for a collate function of the script's,
     or by indices that torch has its own answer to."""
@@ -36,7 +36,7 @@ def gathered(data: Any, indices: list[int], collate: Any) -> Gathered | None:
     if not _are_numbers(indices, len(data)):
         return None
     rows = torch.tensor(indices, device="cpu")  # a script may have another default
-    return Gathered([tensor.index_select(0, rows) for tensor in data.tensors])
+    return GatheredBatch([tensor.index_select(0, rows) for tensor in data.tensors])
 
 
 def _read_by_torch(data: Any) -> bool:

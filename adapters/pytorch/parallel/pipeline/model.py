@@ -28,7 +28,7 @@ from dream.adapters.pytorch.parallel.pipeline.stages import StageCuts
 from dream.adapters.pytorch.parallel.sharding.graph import (
     ForwardCall,
     LayerSequence,
-    StageGraph,
+    StageCode,
     call_of,
     likely_call,
     state_key,
@@ -50,7 +50,7 @@ class PipelineModel:
     def __init__(self, model: nn.Module, stages: StageCuts, settings: PipelineSettings) -> None:
         self.model, self.stages, self.settings = model, stages, settings
         self._count = len(stages.starts) + 1
-        self._graphs: dict[object, list[StageGraph]] = {}
+        self._graphs: dict[object, list[StageCode]] = {}
         self._modules: dict[object, dict[int, nn.Module]] = {}
         self._schedules: OrderedDict[object, ScheduleExecutor] = OrderedDict()
 
@@ -181,7 +181,7 @@ class PipelineModel:
     def _key(self, call: ForwardCall) -> object:
         return call.key, state_key(self.model, self.stages.opened)
 
-    def _cut(self, call: ForwardCall) -> list[StageGraph]:
+    def _cut(self, call: ForwardCall) -> list[StageCode]:
         key = self._key(call)
         if key not in self._graphs:
             sequence = LayerSequence(self.model, trace(self.model, call, self.stages.opened))

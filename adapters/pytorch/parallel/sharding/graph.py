@@ -257,7 +257,7 @@ class LayerSequence:
         forbidden = {at for first, last in self.tied.values() for at in range(first + 1, last + 1)}
         return [at for at in range(1, len(self.layers)) if at not in forbidden]
 
-    def stage_graphs(self, starts: Sequence[int]) -> list[StageGraph]:
+    def stage_graphs(self, starts: Sequence[int]) -> list[StageCode]:
         """Return the graphs of the stages. starts: the layers that the later stages begin with, as
         positions in the row."""
         begins = [self.layers[at].index for at in starts]
@@ -266,9 +266,9 @@ class LayerSequence:
             stages[sum(begin <= index for begin in begins)].append(node)
         return [self._stage_graph(stages, index) for index in range(len(stages))]
 
-    def _stage_graph(self, stages: list[list[fx.Node]], index: int) -> StageGraph:
+    def _stage_graph(self, stages: list[list[fx.Node]], index: int) -> StageCode:
         live = [self._live(stages, index + side) for side in (0, 1)]
-        return StageGraph(self._model, self.placeholders, live[0], stages[index], live[1])
+        return StageCode(self._model, self.placeholders, live[0], stages[index], live[1])
 
     def _live(self, stages: list[list[fx.Node]], index: int) -> list[fx.Node]:
         """Return what passes from the stages before `index` to those from it on, in order."""
@@ -345,7 +345,7 @@ def _attribute(model: nn.Module, node: fx.Node) -> object:
 
 
 @final
-class StageGraph:
+class StageCode:
     """One stage: a graph from the model's inputs and what came from the stage before, to what the
     next one needs; of the last stage, to the model's output."""
 

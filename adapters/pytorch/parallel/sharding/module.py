@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from dream._log import logger
-from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook, untransformed
 from dream.adapters.pytorch.errors import peers_may_fail
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer
@@ -27,7 +27,6 @@ from dream.adapters.pytorch.parallel.sharding.state import (
     module_message,
 )
 from dream.adapters.pytorch.private import recomputing, to_local, version_of
-from dream.adapters.pytorch.transforms import untransformed
 from dream.adapters.pytorch.update import batch_norm
 from dream.data.partition import Share
 
