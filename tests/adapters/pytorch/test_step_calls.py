@@ -29,6 +29,6 @@ def test_a_known_step_starts_at_once_after_its_block_too() -> None:
     a small model's step."""
     looks = dream.launch(
         torch_step_calls.looks_after_the_block, n=2, framework="torch", timeout=120,
-        env={"DREAM_WARM": "0"},  # a parent that has imported Keras too has functions that are looked for
+        env={"DREAM_WARM": "0"},  # with Keras imported, its functions are looked for
     )  # fmt: skip
     assert looks == [0, 0]
