@@ -160,6 +160,7 @@ while True:
     names(said, f"node {lost} (host{lost}) is gone: its launcher was killed")
 
 
+@pytest.mark.slow
 def test_a_stopped_launcher_is_named_by_every_host(
     three: list[Host], started: Started, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_stopped_first_launcher_is_named_by_every_host(
         names(said, "node 0 (host0) cannot be reached: its launcher has said nothing for")
 
 
+@pytest.mark.slow
 def test_who_lost_its_peer_to_a_silent_host_names_the_host(
     three: list[Host], started: Started, tmp_path: Path
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_cut_link_is_named_on_both_sides(
         names(said[node], f"node {other} (host{other}) cannot be reached")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [Host.link, pytest.param(Host.cable, marks=pytest.mark.exhaustive)])
 def test_a_blip_is_survived(
     three: list[Host], started: Started, tmp_path: Path, cut: Callable[[Host, str], None]
@@ -260,6 +263,7 @@ def test_a_blip_shorter_than_the_node_timeout_is_survived(
     assert [one.code for one in netns.ends(launchers, time.monotonic())] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_host_that_is_not_up_yet_is_waited_for(
     three: list[Host], started: Started, tmp_path: Path
 ) -> None:
@@ -297,6 +301,7 @@ WELL_AGAIN = (
 """Those of before, which come to their end once they are started again."""
 
 
+@pytest.mark.slow
 def test_a_job_of_several_hosts_starts_again(
     three: list[Host], started: Started, tmp_path: Path
 ) -> None:
@@ -311,6 +316,7 @@ def test_a_job_of_several_hosts_starts_again(
         assert "Starting again, 1 of 2" in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_a_host_that_comes_back_is_waited_for(
     three: list[Host], started: Started, tmp_path: Path, lost: int

@@ -69,6 +69,7 @@ def normalising() -> Any:
     return model, (torch.randn(16, 20), torch.randint(0, 3, (16,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "candidate",
     [
@@ -120,6 +121,7 @@ def test_copies_add_up_gradients_along_the_data_axis() -> None:
     assert sum(one.count * one.size for one in along) == found.gradients + LOSS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "candidate",
     [Candidate("sharded", Mesh(1, 2), zero=3), Candidate("tensor", Mesh(2, 2))],
@@ -157,6 +159,7 @@ def plain() -> Any:
     return nn.Sequential(nn.Linear(5, 3)), (torch.ones(4, 5), torch.ones(4, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("candidate", "build", "words"),
     [
