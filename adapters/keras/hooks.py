@@ -88,6 +88,18 @@ def wrap_files(patches: Patches, writing: _Wrap, reading: _Wrap) -> None:
             patches.replace(module, name, wrap(getattr(module, name), name))
 
 
+def take_made(
+    patches: Patches,
+    model: Callable[[Any], Any],
+    optimizer: Callable[[Any], Any],
+    writing: _Wrap = files.writing,
+) -> None:
+    """Have `model` and `optimizer` called on each that is made, and models saved by `writing`."""
+    on_created(patches, keras.Model, model)
+    on_created(patches, keras.optimizers.Optimizer, optimizer)
+    wrap_files(patches, writing, files.reading)
+
+
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, an attribute of Keras's is `value`."""

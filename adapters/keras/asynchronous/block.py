@@ -18,7 +18,7 @@ from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
 from dream.adapters.keras.data.sources import DataPasses
-from dream.adapters.keras.hooks import on_created, wrap_files
+from dream.adapters.keras.hooks import take_made
 from dream.checkpoint.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -175,9 +175,7 @@ class LocalBlock:
         self._patches = Patches()
 
     def enter(self) -> None:
-        on_created(self._patches, keras.Model, self._take_model)
-        on_created(self._patches, keras.optimizers.Optimizer, self._take_optimizer)
-        wrap_files(self._patches, keras_files.writing, keras_files.reading)
+        take_made(self._patches, self._take_model, self._take_optimizer)
 
     def exit(self) -> None:
         self._patches.restore()

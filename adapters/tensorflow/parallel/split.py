@@ -16,9 +16,8 @@ from dream._adapter import Adapter, Metric, Plan
 from dream._errors import ConfigurationError
 from dream._patches import Patches
 from dream._topology import Cluster, Mesh
-from dream.adapters.keras import files
 from dream.adapters.keras.engine import Engine
-from dream.adapters.keras.hooks import dtype_policy, on_created, wrap_files
+from dream.adapters.keras.hooks import dtype_policy, take_made
 from dream.adapters.tensorflow import evaluate, randomness
 from dream.adapters.tensorflow.adapter import Parallelism
 from dream.adapters.tensorflow.collectives import alone
@@ -120,9 +119,8 @@ class SplitParallelism(Parallelism):
         load models."""
         randomness.start(self.communicator)
         self._open.enter_context(dtype_policy(self.engine.knobs.precision))
-        on_created(self._patches, keras.Model, self.fitting.take)
-        on_created(self._patches, keras.optimizers.Optimizer, self.fitting.optimizer)
-        wrap_files(self._patches, written_once(self.communicator), files.reading)
+        written = written_once(self.communicator)
+        take_made(self._patches, self.fitting.take, self.fitting.optimizer, written)
         self._open.enter_context(self.making())
 
     def exit(self) -> None:

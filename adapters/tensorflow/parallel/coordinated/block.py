@@ -14,7 +14,7 @@ from dream._errors import ConfigurationError, Unsupported
 from dream._patches import Patches
 from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
-from dream.adapters.keras.hooks import on_created, wrap_files
+from dream.adapters.keras.hooks import take_made
 
 _LOOPS = {
     "fit": "Remove engine: dream's own servers train by fit; or use strategy.train_step",
@@ -39,9 +39,7 @@ class CoordinatedBlock:
         self._models: WeakSet[Any] = WeakSet()
 
     def enter(self) -> None:
-        on_created(self._patches, keras.Model, self._take_model)
-        on_created(self._patches, keras.optimizers.Optimizer, self._take_optimizer)
-        wrap_files(self._patches, keras_files.writing, keras_files.reading)
+        take_made(self._patches, self._take_model, self._take_optimizer)
 
     def exit(self) -> None:
         self._patches.restore()
