@@ -96,8 +96,11 @@ class SharedMemory(Wire):
             self._group.all_to_all(own.ctypes.data, came.ctypes.data, there, here, own.dtype.name)
             return came
 
-        lengths = tf.stack([tf.cast(length, tf.int64) for length in (*sends, *receives)])
-        return self._by_numpy(act, buffer, [None], lengths)
+        if tf.executing_eagerly():  # an operation costs more there than what it is for
+            lengths = np.array([int(length) for length in (*sends, *receives)])
+            return tf.convert_to_tensor(act(buffer.numpy(), lengths))
+        given = tf.stack([tf.cast(length, tf.int64) for length in (*sends, *receives)])
+        return self._by_numpy(act, buffer, [None], given)
 
     def group(self, ranks: Sequence[int]) -> Wire | None:
         self._groups += 1

@@ -115,7 +115,9 @@ class TensorFlowTensors(Tensors):
             x = tf.cast(x, tf.uint8)
         if x.dtype.is_complex:
             x = tf.stack([tf.math.real(x), tf.math.imag(x)], -1)
-        flat = tf.reshape(x, [-1])
+        flat = x if x.shape.rank == 1 else tf.reshape(x, [-1])
+        if x.dtype == tf.int32:
+            return flat
         if x.dtype not in _NARROW:
             return tf.reshape(tf.bitcast(flat, tf.int32), [-1])
         each = 4 // x.dtype.size
@@ -129,6 +131,8 @@ class TensorFlowTensors(Tensors):
             return tf.complex(pairs[..., 0], pairs[..., 1])
         if wanted == tf.bool:
             return tf.cast(self.unworded(words, "uint8", shape), tf.bool)
+        if wanted == tf.int32:
+            return tf.reshape(words, _static(shape))
         if wanted not in _NARROW:
             each = wanted.size // 4
             return tf.reshape(tf.bitcast(tf.reshape(words, [-1, each]) if each > 1 else words,

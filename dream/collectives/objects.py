@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from dream.collectives.communicator import Communicator
 
 _FRAME = 8  # bytes
+_WORD = 4
+"""Bytes that travel together: frameworks have less to do for those than for single ones."""
 
 
 def all_gather(communicator: Communicator, value: object) -> list[Any]:
@@ -23,10 +25,10 @@ def all_gather(communicator: Communicator, value: object) -> list[Any]:
 
 def broadcast(communicator: Communicator, value: object, root: int) -> Any:
     mine = communicator.rank == root
-    data = _pack(value if mine else None)
+    data = _framed(value if mine else None)
     length = int(communicator.broadcast(_length(data), root)[0])
     moved = communicator.broadcast(data if mine else _empty(length), root)
-    return value if mine else unpack(moved.data)
+    return value if mine else _unpack_all(moved)[0]
 
 
 def gather(communicator: Communicator, value: object, root: int) -> list[Any] | None:
@@ -43,42 +45,35 @@ def scatter(communicator: Communicator, values: Sequence[object] | None, root: i
                 "scatter needs one value per rank on the root. Received: "
                 f"{'none' if values is None else len(values)}, world size {size}."
             )
-        parts = [_pack(value) for value in values]
-    return unpack(communicator.scatter(parts, root=root, like=_empty(0)).data)
+        parts = [_framed(value) for value in values]
+    return _unpack_all(communicator.scatter(parts, root=root, like=_empty(0)))[0]
 
 
-def _pack(value: object) -> NDArray[np.uint8]:
-    return _bytes(bytearray(pack(value)))
-
-
-def _framed(value: object) -> NDArray[np.uint8]:
-    """Its bytes behind their number, so that several can lie one behind the other."""
-    packed = pack(value)
-    return _bytes(bytearray(len(packed).to_bytes(_FRAME, "little")) + packed)
-
-
-def _bytes(data: bytearray) -> NDArray[np.uint8]:
+def _framed(value: object) -> NDArray[np.int32]:
+    """Its bytes behind their number, filled up, so that several can lie one behind the other."""
     import numpy as np
 
-    return np.frombuffer(data, np.uint8)
+    packed = pack(value)
+    data = bytearray(len(packed).to_bytes(_FRAME, "little")) + packed
+    return np.frombuffer(data + bytes(-len(data) % _WORD), np.int32)
 
 
-def _length(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _length(data: NDArray[np.int32]) -> NDArray[np.int64]:
     import numpy as np
 
     return np.array([len(data)], np.int64)
 
 
-def _empty(length: int) -> NDArray[np.uint8]:
+def _empty(length: int) -> NDArray[np.int32]:
     import numpy as np
 
-    return np.zeros(length, np.uint8)
+    return np.zeros(length, np.int32)
 
 
-def _unpack_all(whole: NDArray[np.uint8]) -> list[Any]:
-    data, values = whole.data, []
+def _unpack_all(whole: NDArray[np.int32]) -> list[Any]:
+    data, values = whole.data.cast("B"), []
     while data:
-        end = _FRAME + int.from_bytes(data[:_FRAME], "little")
-        values.append(unpack(data[_FRAME:end]))
-        data = data[end:]
+        length = int.from_bytes(data[:_FRAME], "little")
+        values.append(unpack(data[_FRAME : _FRAME + length]))
+        data = data[_FRAME + length + -length % _WORD :]
     return values
