@@ -76,6 +76,8 @@ class TorchAdapter(Adapter):
             ReadNumbers(own.shares, own.alike).subscribe(self._hooks)
         own.subscribe(self._hooks)
         own.training.subscribe(self._hooks)
+        for place in ("backward", "grad"):
+            self._hooks.wrap(place, own.modes.watching)
         self._unsaved = UnsavedTraining(loops=plan.spec.update != "asynchronous" and not plan.mixed)
         self._events = EventFiles(self._hooks.patches) if own.world.world_size > 1 else None
 

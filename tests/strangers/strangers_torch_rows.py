@@ -460,6 +460,7 @@ ROWS: list[Row] = [
         but={"sharded": "whose place shards have taken"},
         reason="its optimizers are found by the parameters that the model had before it was split",
     ),
+    Row("steps_by_two_losses", sample=("mirrored",)),
     Row(
         "steps_on_halves",
         expect="takes some of its batch's rows by their number",

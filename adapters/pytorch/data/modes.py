@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Sequence
-from typing import final
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, final
 
 from torch import nn
 from torch.optim import Optimizer
@@ -24,9 +25,11 @@ _OF_TRAINING = (
 @final
 class Modes:
     """The models of a strategy, and which of them the loop trains. passes: to train on, that have
-    begun."""
+    begun. differentiates: whether an optimizer was made, or a gradient asked for; what a loop does
+    before that, it does by hand, with whole batches on every rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, differentiates: bool = True) -> None:
+        self.differentiates = differentiates
         self._made = ModuleSet()
         self._called, self._anew = ModuleSet(), ModuleSet()
         self._whole = False
@@ -41,11 +44,22 @@ class Modes:
     def optimized(self, optimizer: Optimizer) -> None:
         """An optimizer was made. Where the models before have been evaluated by then, those that
         it steps are the next to be trained, as in another fold of a cross-validation."""
+        self.differentiates = True
         if self._whole:
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             for module in self._made:
                 if any(id(p) in held for p in module.parameters(recurse=False)):
                     self._anew.add(module)
+
+    def watching(self, differentiate: Callable[..., Any]) -> Callable[..., Any]:
+        """What gives gradients, which is told of."""
+
+        @wraps(differentiate)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.differentiates = True
+            return differentiate(*args, **kwargs)
+
+        return watched
 
     def whole_begins(self) -> None:
         """A pass begins that gives all samples."""
@@ -91,6 +105,8 @@ class Modes:
     def evaluate(self) -> bool:
         """Whether every model that the loop last trained is in eval mode; where it has trained
         none yet, every module that holds parameters. Not where it is about to train another."""
+        if not self.differentiates:
+            return True
         if any(module.training for module in self._anew):
             return False
         called = [*self._called]
