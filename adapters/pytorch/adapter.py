@@ -62,6 +62,7 @@ class TorchAdapter(Adapter):
         self._in_step = (
             plan.spec.update == "synchronous" and not plan.mixed and own.world.world_size > 1
         )
+        own.modes.differentiates = not self._in_step
         self._earlier = Earlier(own, self._sharder)
         self._hooks.wrap("iter", self._earlier.wrap_iter)
         self._metrics = Metrics(own.dealt, own.shares, self._hooks)
@@ -100,6 +101,8 @@ class TorchAdapter(Adapter):
             self._keras.enter()
         if self._in_step:
             self.parallelism.in_step.start()
+            optimized = self.parallelism.world.all_gather_object(self._earlier.optimizes)
+            self.parallelism.modes.differentiates |= any(optimized)
             self.parallelism.draws.open()
         self.parallelism.opened()
         self.parallelism.shares.held.open()

@@ -48,6 +48,8 @@ class Earlier:
         self._own, self._sharder = parallelism, sharder
         self._hooks: list[tuple[nn.Module, Any, CallHook]] = []
         self._optimizers: list[tuple[Optimizer, set[str]]] = []
+        self.optimizes = False
+        """Whether there is an optimizer that no block has made."""
 
     def find(self) -> None:
         """Look for them, as the block opens. What another block has made stays its own."""
@@ -62,8 +64,10 @@ class Earlier:
             self._meet(module, top=id(module) not in inner)
         if any(before is not None or is_compiled(m) for m, before, _ in self._hooks):
             torch.compiler.reset()  # graphs that were compiled have no hook in them
-        for optimizer in optimizers if self._own.meets else ():
-            if not any(id(p) in others for p in parameters_of(optimizer)):
+        own_ones = [o for o in optimizers if not any(id(p) in others for p in parameters_of(o))]
+        self.optimizes = bool(own_ones)
+        if self._own.meets:
+            for optimizer in own_ones:
                 self._optimizers.append((optimizer, set(vars(optimizer))))
                 self._own.training.take(optimizer)
                 self._own.adopt(optimizer)

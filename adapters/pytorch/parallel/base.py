@@ -126,7 +126,7 @@ class Parallelism(Held):
         self.dealt = ranks.dealt or ranks.world
         self.replicas = ranks.replicas or self.dealt.world_size
         self.divided = Divided(Division.asked(self.dealt.world_size, plan.options.get("shares")))
-        self.shares, self.modes = Shares(), Modes(differentiates=plan.resyncs is not None)
+        self.shares, self.modes = Shares(), Modes()
         self.in_step = InStep(self.world)
         self.draws = CallDraws(
             self.dealt.rank, self.shares, self.modes, self.in_step, self.plan.randomness
