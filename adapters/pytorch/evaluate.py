@@ -11,7 +11,8 @@ from torch import nn
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.loader import dealt_of, targets_of
+from dream.adapters.pytorch.data.alike import targets_of
+from dream.adapters.pytorch.data.loader import dealt_of
 from dream.collectives import Communicator
 from dream.data.partition import split
 from dream.mixed.order import Targets

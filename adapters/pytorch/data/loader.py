@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self, final
 
-import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -20,7 +19,8 @@ from dream._errors import Unsupported
 from dream._log import say_once
 from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
-from dream.adapters.pytorch.data.alike import digest_of_dataset
+from dream.adapters.pytorch.data.alike import ComparedIterator, digest_of_dataset
+from dream.adapters.pytorch.data.by_hand import ByHand
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.reading.fetch import Fetch, empty
 from dream.adapters.pytorch.data.reading.parted import PartedStream
@@ -28,14 +28,12 @@ from dream.adapters.pytorch.data.reading.streams import DealtStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.foreign.sampler import dividing, global_batches
-from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.generators import DrawWatch, InStep, Pardoned
 from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
 from dream.data.position import Pass
-from dream.mixed.order import Targets
 from dream.mixed.resync import Resyncs
 
 _NAME = "dream_dealt"
@@ -75,45 +73,6 @@ def load_state_dict(loader: Any, state: Mapping[str, Any]) -> None:
     """Have the next pass to train on go on from there, on every rank: what was handed out is left
     out, and what follows comes in the same order."""
     tracked.track_of(loader).load(state)
-
-
-def targets_of(batch: Any) -> np.ndarray[Any, Any]:
-    """Return what the loss of a batch is taken against: its last tensor."""
-    last = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)][-1].detach().cpu()
-    return (last.float() if last.is_floating_point() else last).numpy()
-
-
-@final
-class ComparedIterator:
-    """An iterator that compares after its first batch and at its end, where weights settle."""
-
-    def __init__(
-        self, batches: _DealtIterator, communicator: Communicator, resyncs: Resyncs
-    ) -> None:
-        self._resyncs = resyncs
-        self._batches = batches
-        self._communicator = communicator
-        self._seen = Targets()
-        self._any = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._seen.compare(self._communicator, "an epoch's batches")
-            self._resyncs.settle()
-            raise
-        self._seen.add(self._communicator.rank, targets_of(batch))
-        if not self._any:
-            self._any = True
-            self._seen.compare(self._communicator, "the first batch")
-        return batch
 
 
 @final
@@ -198,7 +157,9 @@ class LoaderSharder:
         # DataLoader refuses a new sampler by assignment, since its workers might run by then.
         object.__setattr__(loader, "batch_sampler", dealt)
         mark(loader, dealt)
-        loader.__class__ = _dealt_class(type(loader), self._shares, self._modes, self._compared)
+        loader.__class__ = _dealt_class(
+            type(loader), self._shares, self._modes, self._compared, self._by_hand
+        )
 
     def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
         """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
@@ -220,11 +181,21 @@ class LoaderSharder:
             Reads(self._evaluates), self._told_by, self._micros, parts,
         )  # fmt: skip
         mark(loader, stream)
-        loader.__class__ = _dealt_stream_class(type(loader), self._shares, self._modes)
+        loader.__class__ = _dealt_stream_class(
+            type(loader), self._shares, self._modes, self._by_hand
+        )
 
     def _evaluates(self) -> bool:
         """Whether a pass that begins now is none to train on."""
         return held.evaluates() or self._modes.evaluate()
+
+    def _by_hand(self, whole: Iterator[Any]) -> Iterator[Any]:
+        """The whole batches of a pass; shares, once the loop trains, where it has not begun to."""
+        evaluates = held.evaluates() or not torch.is_grad_enabled()
+        if self._modes.differentiates or evaluates or self._micros() > 1:
+            return whole
+        rank = self._communicator.rank
+        return ByHand(whole, self._shares, self._modes, lambda n: self._divided.now.share(n, rank))
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -282,6 +253,7 @@ def _dealt_class(
     shares: Shares,
     modes: Modes,
     compared: Callable[[_DealtIterator], Iterator[Any]],
+    by_hand: Callable[[Iterator[Any]], Iterator[Any]],
 ) -> type[Any]:
     """The loader's class with an `__iter__` that says whose batch it yields."""
 
@@ -296,7 +268,7 @@ def _dealt_class(
         if begun is None:
             shares.whole_begins()
             modes.whole_begins()
-            return Pardoned(inner) if current.watches else inner
+            return by_hand(Pardoned(inner) if current.watches else inner)
         if begun.trains:
             modes.pass_begins()
             if begun.position.batches and self.num_workers:
@@ -307,7 +279,12 @@ def _dealt_class(
     return _class_like(base, iterate)
 
 
-def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[Any]:
+def _dealt_stream_class(
+    base: type[Any],
+    shares: Shares,
+    modes: Modes,
+    by_hand: Callable[[Iterator[Any]], Iterator[Any]],
+) -> type[Any]:
     """The same for a loader over a stream."""
 
     def iterate(self: Any) -> Iterator[Any]:
@@ -319,6 +296,7 @@ def _dealt_stream_class(base: type[Any], shares: Shares, modes: Modes) -> type[A
         else:
             shares.whole_begins()
             modes.whole_begins()
+            return by_hand(stream.iterate(self, base.__iter__, shares))
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)

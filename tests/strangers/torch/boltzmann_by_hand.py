@@ -1,4 +1,4 @@
-"""A restricted Boltzmann machine by contrastive divergence: means and updates by hand, no gradient."""
+"""A restricted Boltzmann machine by contrastive divergence: updates by hand, no gradient."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -122,7 +122,7 @@ def _check_drawn(drew: bool) -> None:
 
 def samples_in(batch: Any) -> int:
     """Count a batch that the stream made: the length of what it holds."""
-    lengths = {len(x) for x in _arrays(batch)}
+    lengths = sizes_of(batch)
     if len(lengths) != 1:
         raise Unsupported(
             "A stream of batches is dealt by their first dim. Received: a batch of "
@@ -130,6 +130,11 @@ def samples_in(batch: Any) -> int:
             "a batch_size, or yield tensors alike in their first dim."
         )
     return int(lengths.pop())
+
+
+def sizes_of(batch: Any) -> set[int]:
+    """Return the lengths of what a batch holds."""
+    return {len(x) for x in _arrays(batch)}
 
 
 def sliced(batch: Any, cut: slice) -> Any:

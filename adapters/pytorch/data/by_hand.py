@@ -1,0 +1,64 @@
+"""A pass that begins before a loop trains by gradients: whole batches, until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from dream.adapters.pytorch.data.modes import Modes
+from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty
+from dream.adapters.pytorch.data.reading.streams import sizes_of
+from dream.adapters.pytorch.data.shares import Shares
+from dream.data.partition import Share
+
+
+@final
+class ByHand(Iterator[Any]):
+    """The loader's iterator, which this one seems to be. What is counted or trained by hand is one
+    device's so; once the loop trains by gradients, a rank has its rows of each batch.
+
+    share: a rank's of a batch of so many samples.
+    """
+
+    def __init__(
+        self,
+        inner: Iterator[Any],
+        shares: Shares,
+        modes: Modes,
+        share: Callable[[int], Share],
+    ) -> None:
+        self._inner, self._shares, self._modes = inner, shares, modes
+        self._share, self._cuts = share, False
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._shares.ended(self)
+            raise
+        if not self._modes.differentiates or self._modes.evaluate():
+            return batch
+        sizes = sizes_of(batch)
+        share = self._share(sizes.pop()) if len(sizes) == 1 else None
+        part = None if share is None else _part(batch, share)
+        if share is None or part is None:
+            return batch
+        if not self._cuts:
+            self._cuts = True
+            self._modes.pass_begins()
+        self._shares.yielded(part, share, self)
+        self._modes.handed()
+        return part
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _part(batch: Any, share: Share) -> Any:
+    if share.count:
+        return cut_batch(batch, share.cut, share.total)
+    first = cut_batch(batch, slice(0, 1), share.total)
+    return None if first is None else empty(first)
