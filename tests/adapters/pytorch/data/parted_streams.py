@@ -129,6 +129,7 @@ def refused() -> list[str]:
     said = []
     with dream.strategy("mirrored", input="sharded"):
         model = nn.Linear(6, 3)
+        torch.optim.SGD(model.parameters())
         loaders = (
             lambda: DataLoader(Undivided(), batch_size=8),
             lambda: DataLoader(ByRank(), batch_size=8),

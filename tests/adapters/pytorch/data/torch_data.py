@@ -210,10 +210,16 @@ def faults() -> dict[str, str]:
 def _raised(fault: Callable[[], None]) -> str:
     try:
         with dream.strategy():
+            trains()
             fault()
     except dream.DreamError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"
+
+
+def trains() -> None:
+    """Have the block train by gradients: before that, every rank has whole batches."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 def _rank() -> int:
@@ -278,6 +284,7 @@ def fails_on_nothing() -> list[str]:
     """What is added to a loop's own error where its rank has none of the last batch's samples."""
     try:
         with dream.strategy("mirrored"):
+            trains()
             for (x,) in DataLoader(TensorDataset(torch.zeros(17, 2)), batch_size=8):
                 if not len(x):
                     raise ValueError("nothing")
@@ -290,6 +297,7 @@ def fails_on_a_size() -> list[str]:
     """What is added to an error of the sizes that a rank has, and the global batch."""
     try:
         with dream.strategy("mirrored"):
+            trains()
             for (x,) in DataLoader(TensorDataset(torch.zeros(17, 2)), batch_size=8):
                 x + torch.zeros(8, 2)
     except RuntimeError as error:

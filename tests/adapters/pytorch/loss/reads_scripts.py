@@ -17,7 +17,9 @@ DATA = TensorDataset(torch.linspace(-1, 1, 33).reshape(11, 3) ** 2, torch.arange
 
 def net() -> tuple[nn.Module, Iterable[tuple[torch.Tensor, torch.Tensor]]]:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), DataLoader(DATA, 4)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    torch.optim.SGD(model.parameters())  # as of scripts that train: their first batch is in parts
+    return model, DataLoader(DATA, 4)
 
 
 def at_steps(read: Read) -> Callable[[], None]:

@@ -18,7 +18,8 @@ def trained() -> list[str]:
     for known in (0, 1):
         torch.manual_seed(1)
         with dream.strategy("mirrored"):
-            models = nn.Linear(4, 2), nn.Linear(4, 2)
+            models = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
+            torch.optim.SGD(models.parameters())
             data = TensorDataset(torch.randn(9, 4), torch.randn(9, 2))
             try:
                 for x, y in DataLoader(data, batch_size=4):

@@ -456,6 +456,7 @@ def said() -> dict[str, Any]:
     torch.manual_seed(1 + rank)
     with dream.strategy():
         model = MODELS["dropout"]()
+        torch.optim.SGD(model.parameters())
         order = [y.tolist() for _, y in DataLoader(data(), batch_size=BATCH, shuffle=True)]
     hear("seeded_by_rank")
     with dream.strategy(randomness="local"):
@@ -470,6 +471,7 @@ def said() -> dict[str, Any]:
         torch.manual_seed(1)
         late = Late()
         model = torch.compile(late, backend="eager")
+        torch.optim.SGD(model.parameters())
         for x, _ in DataLoader(data(), batch_size=BATCH):
             model(x).mean().backward()
             late.calls += 1
@@ -497,6 +499,7 @@ def said() -> dict[str, Any]:
     hear("by row")
     with dream.strategy():
         model = MODELS["dropout"]()
+        torch.optim.SGD(model.parameters())
         for _ in DataLoader(data(), batch_size=BATCH * (1 + rank)):
             pass
     hear("sizes")
