@@ -29,6 +29,7 @@ from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.kept import kept
+from dream.adapters.keras.update.private import list_labels
 
 
 class LossPlace(ABC):
@@ -98,6 +99,7 @@ def adopt(model: Any, strict: bool) -> None:
     private.replace_losses(
         model, lambda loss: loss if isinstance(loss, _Weighed) else _Weighed(loss, strict)
     )
+    list_labels(model, lambda: _place.get() is not None)
 
 
 @final

@@ -261,6 +261,17 @@ class Annealed(layers.Layer):
 
 
 @case
+def labels_of_one_output_of_two(block: Block) -> Figures:
+    """53 in batches of 16: of the last batch a rank has two rows, as many as there are outputs."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        inner = layers.Dense(16, activation="tanh")(inputs)
+        model = keras.Model(inputs, [layers.Dense(4)(inner), inner])
+        return counted(compiled(model, loss=[loss(), None]), *arrays(53))
+
+
+@case
 def a_layer_adds_a_sum_later(block: Block) -> Figures:
     with block:
         keras.utils.set_random_seed(3)  # a layer's initializer draws its seed as it is made
