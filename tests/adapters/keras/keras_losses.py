@@ -249,6 +249,17 @@ def a_layer_adds_a_sum_in_training(block: Block) -> Figures:
         return fitted(compiled(net(*inner)))
 
 
+@case
+def a_layer_adds_a_mean_behind_recurrent_dropout(block: Block) -> Figures:
+    """A recurrent layer draws its dropout out of training too, where it is tried."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        words = layers.GRU(6, dropout=0.3)(layers.Reshape((4, 2))(inputs))
+        model = compiled(keras.Model(inputs, Averaging()(layers.Dense(4)(words))))
+        return counted(model)
+
+
 class Annealed(layers.Layer):
     """A layer that adds a sum by a weight that is 0 at first."""
 

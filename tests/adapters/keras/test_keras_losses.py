@@ -25,6 +25,7 @@ NAMES = [
     "several_outputs_weighed",
     "labels_of_one_output_of_two",
     "a_layer_adds_a_mean",
+    "a_layer_adds_a_mean_behind_recurrent_dropout",
     "a_layer_adds_a_sum",
     "a_layer_adds_a_sum_in_training",
     "a_layer_adds_a_sum_later",
