@@ -11,6 +11,7 @@ from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ove
 NAMES = [
     "coder_with_its_own_metrics",
     "results_nested_in_results",
+    "figures_by_no_order",
     "two_players_with_an_optimizer_each",
     "parts_that_the_first_step_builds",
     "targets_and_a_metric_in_float64",
@@ -33,6 +34,7 @@ ranks = ranks_of("keras_steps")
 HELD = {
     "coder_with_its_own_metrics": "two_players_with_an_optimizer_each, whose metrics are its own",
     "results_nested_in_results": "own_train_step of test_keras_fit: what a step gives is nested",
+    "figures_by_no_order": "Keras orders dicts in one way there",
     "targets_and_a_metric_in_float64": "float64 of test_keras_own_numbers",
     "callbacks_that_evaluate": "callbacks_that_watch_the_logs, where each epoch validates",
     "fit_after_a_refused_fit": "what is refused never comes to the backend",
