@@ -428,6 +428,24 @@ def batches_by_hand(block: Block) -> Figures:
 
 
 @case
+def batches_of_a_loader_by_hand(block: Block) -> Figures:
+    """train_on_batch and test_on_batch with what a loader of torch's deals, the last batch uneven:
+    a rank may have no sample of it."""
+    if TF:
+        return {}
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(*map(torch.tensor, arrays()))
+    with block:
+        model = compiled(net(layers.BatchNormalization(), layers.Dropout(0.3)))
+        batches = DataLoader(data, batch_size=BATCH, shuffle=True)
+        said = [model.train_on_batch(*batch) for batch in batches]
+        said += [model.test_on_batch(*batch) for batch in DataLoader(data, batch_size=BATCH)]
+    return {"weights": model.get_weights(), "said": np.array(said)}
+
+
+@case
 def data_of_unknown_length(block: Block) -> Figures:
     """A generator, which ends, and what validates on one."""
     x, y = arrays()

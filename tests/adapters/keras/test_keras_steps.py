@@ -26,6 +26,7 @@ NAMES = [
     "noise_on_batches_behind_each_other",
     "loops_of_torchs",
     "batches_by_hand",
+    "batches_of_a_loader_by_hand",
     "data_of_unknown_length",
     "datasets_of_unknown_length",
 ]
@@ -41,6 +42,7 @@ HELD = {
     "global_norms": "global_clipnorm of the contract",
     "a_schedule_of_the_learning_rate": "callbacks_that_watch_the_logs, which set it",
     "noise_on_batches_behind_each_other": "noise of test_keras_scripts",
+    "batches_of_a_loader_by_hand": "a loader of torch's deals nothing there",
     "data_of_unknown_length": "datasets_of_unknown_length, and python_generator of test_keras_fit",
 }
 
