@@ -84,7 +84,7 @@ class Engine(ABC):
         it takes `recompute="auto"`.
     parted: whether each rank reads its own part of what fit trains on. over: all of them have.
     readers: all that read the same data, parts of their own or not. generators: what Keras draws
-    the order of samples from.
+    the order of samples from. handed: the share that tensors are of which a loader dealt; or None.
     """
 
     rank: int
@@ -103,6 +103,7 @@ class Engine(ABC):
     exchange: PartsExchange | None = None
     fits = chooses = False
     parted = over = False
+    handed: Callable[[Sequence[Any]], Share | None] = staticmethod(lambda _: None)
     honours: Mapping[str, Collection[object]] = dict.fromkeys(
         (
             "accumulate", "clip_norm", "clip_value", "precision", "sync_batch_norm", "recompute",

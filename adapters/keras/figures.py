@@ -100,8 +100,11 @@ class StepFigures:
         }
 
     def own(self, logs: Any) -> list[Any]:
-        """Return the figures in the logs that no metric keeps."""
-        return [_real(leaf) for leaf in tree.flatten(logs) if self._is_own(leaf)]
+        """Return the figures in the logs that no metric keeps, in the order in which `of_all` comes
+        to them: on torch Keras flattens dicts by their sorted keys, and maps them as they are."""
+        leaves: list[Any] = []
+        tree.map_structure(leaves.append, logs)
+        return [_real(leaf) for leaf in leaves if self._is_own(leaf)]
 
     def of_all(self, logs: Any, own: list[Any]) -> Any:
         """Return the logs with those figures as they are over all parts, and metrics' results of

@@ -29,6 +29,7 @@ from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.tried import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.kept import kept
+from dream.adapters.keras.update.private import list_labels
 
 
 class LossPlace(ABC):
@@ -98,6 +99,7 @@ def adopt(model: Any, strict: bool) -> None:
     private.replace_losses(
         model, lambda loss: loss if isinstance(loss, _Weighed) else _Weighed(loss, strict)
     )
+    list_labels(model, lambda: _place.get() is not None)
 
 
 @final
@@ -110,7 +112,8 @@ class _Weighed:
         self._kind: Kind | None = None
         self._gives_number = False
         self._mask: Any = None
-        self._of_rows = self._keeps_nothing = _is_kerass(loss)
+        self._keeps_nothing = _is_kerass(loss)
+        self._of_rows = self._keeps_nothing and not _compares_rows(loss)
         if not self._calls_itself:
             call = loss.call
             loss.call = lambda *args, **kwargs: self._seen(call(*args, **kwargs))
@@ -262,10 +265,10 @@ def added_sums(model: Any, engine: Engine, x: Any, value: _Value | None = None) 
 
 @contextmanager
 def tried_alone(engine: Engine, tried: Any) -> Iterator[None]:
-    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch, no
-    variable changes. tried: what has the function."""
+    """Inside, a loss is tried outside of the step: nothing is weighed, no draw is of its batch, nor
+    is missing afterwards, no variable changes. tried: what has the function."""
     alone = engine.outside(), weighed(engine, None), drawn_by(None), keras.StatelessScope()
-    with kept(tried), alone[0], alone[1], alone[2], alone[3]:
+    with kept(tried), generators_kept(engine), alone[0], alone[1], alone[2], alone[3]:
         yield
 
 
@@ -340,6 +343,11 @@ def _is_kerass(loss: Any) -> bool:
     """Whether a loss is one of Keras's own, whose values are each sample's."""
     computes = getattr(loss, "fn", None) or type(loss)
     return str(getattr(computes, "__module__", "")).startswith("keras.")
+
+
+def _compares_rows(loss: Any) -> bool:
+    """Whether a loss of Keras's own holds a batch's rows against each other."""
+    return isinstance(loss, keras.losses.Circle) or getattr(loss, "fn", 0) is keras.losses.circle
 
 
 def _changed(function: Any, batch: Any) -> list[Any]:

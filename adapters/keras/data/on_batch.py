@@ -43,10 +43,15 @@ class GivenBatches:
         batch = _packed(given)
         rows = _rows(batch)
         digest = digest_of_arrays(batch, rows) % (DIGESTS - 1) + 1 if rows else 0
-        if engine.several_processes and (not self._whole or self._looks.due()):
-            said = engine.communicator.all_gather_object((rows, digest))
+        share = engine.handed(tree.flatten(batch))
+        if engine.several_processes and (not self._whole or share or self._looks.due()):
+            total = 0 if share is None else share.total
+            said = engine.communicator.all_gather_object((rows, digest, total))
+            counts = [count for count, *_ in said]
+            if share is not None and {all_ for *_, all_ in said} == {sum(counts)}:
+                return _with(given, engine.placed([_shown(batch, BatchShare.of(share))]))
             self._whole = rows > 0 and len(set(said)) == 1
-            self._say([rows for rows, _ in said])
+            self._say(counts)
         if not self._whole and engine.pooled:
             raise Unsupported(
                 "Ranks of several devices are each given the whole batch, which is dealt out. "
@@ -56,7 +61,7 @@ class GivenBatches:
         if not self._whole:
             return given
         element = engine.placed([self._part(batch, rows, digest, part) for part in engine.here])
-        return {**given, "x": element, **{name: None for name in _OTHERS if name in given}}
+        return _with(given, element)
 
     def _part(self, batch: Any, rows: int, digest: int, part: int) -> dict[str, Any]:
         dealt = self._engine.division.share(rows, part)
@@ -77,6 +82,19 @@ class GivenBatches:
 
 
 _OTHERS = ("y", "sample_weight", "class_weight")
+
+
+def _with(given: Arguments, element: Any) -> Arguments:
+    return {**given, "x": element, **{name: None for name in _OTHERS if name in given}}
+
+
+def _shown(batch: Any, share: BatchShare) -> dict[str, Any]:
+    """Return what a loader dealt a rank, in arrays, which nobody takes for a batch of the user's
+    own loop; a row that weighs nothing where that is no sample."""
+    arrays = tree.map_structure(keras.ops.convert_to_numpy, batch)
+    if not share.count:
+        arrays = tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), arrays)
+    return {BATCH: arrays, SHARE: share}
 
 
 def _packed(given: Arguments) -> Any:

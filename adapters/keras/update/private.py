@@ -51,3 +51,19 @@ def set_masks(inputs: list[Any], mask: Any) -> None:
     for x, each in zip(inputs, [] if mask is None else tree.flatten(mask), strict=False):
         if each is not None:
             set_keras_mask(x, each)
+
+
+def list_labels(model: Any, when: Callable[[], bool]) -> None:
+    """Have a compiled loss take an array of labels, for one output of several, in a list of its own
+    while `when()`: one with as many rows as there are outputs Keras takes for a row an output."""
+    compiled = model._compile_loss
+    if compiled is None or "call" in vars(compiled):
+        return
+    call = compiled.call
+
+    def listed(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if when() and not tree.is_nested(y_true) and len(tree.flatten(y_pred)) > 1:
+            y_true = [y_true]
+        return call(y_true, y_pred, sample_weight)
+
+    compiled.call = listed

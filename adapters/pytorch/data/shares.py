@@ -263,6 +263,11 @@ class Shares:
         share = self.of(inputs)
         return None if share is None else share.largest
 
+    def handed(self, inputs: Iterable[object]) -> Share | None:
+        """The share that one of these is a tensor of, as a loader handed it out."""
+        marks = (self.marks.of(x) for x in inputs if isinstance(x, torch.Tensor))
+        return next((mark.share for mark in marks if mark is not None), None)
+
     def of(self, inputs: Iterable[object]) -> Share | None:
         """The share of a forward pass on `inputs`; None for what is no dealt batch."""
         if not self._readings:

@@ -91,6 +91,8 @@ class KerasEntry:
             self._block = load(self._opener)(self._plan, self._communicator, *extra)
             if self._registry is not None:
                 self._block.engine.registry = self._registry
+                if self._shares is not None:
+                    self._block.engine.handed = self._shares.handed
         self._open = True
         self._block.enter()
 

@@ -230,6 +230,7 @@ def a_layer_adds_a_mean(block: Block) -> Figures:
 @case
 def a_layer_adds_a_sum(block: Block) -> Figures:
     with block:
+        keras.utils.set_random_seed(3)  # a layer's initializer draws its seed as it is made
         return counted(compiled(net(layers.Dense(6), Summing())))
 
 
@@ -249,6 +250,17 @@ def a_layer_adds_a_sum_in_training(block: Block) -> Figures:
         return fitted(compiled(net(*inner)))
 
 
+@case
+def a_layer_adds_a_mean_behind_recurrent_dropout(block: Block) -> Figures:
+    """A recurrent layer draws its dropout out of training too, where it is tried."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        words = layers.GRU(6, dropout=0.3)(layers.Reshape((4, 2))(inputs))
+        model = compiled(keras.Model(inputs, Averaging()(layers.Dense(4)(words))))
+        return counted(model)
+
+
 class Annealed(layers.Layer):
     """A layer that adds a sum by a weight that is 0 at first."""
 
@@ -258,6 +270,17 @@ class Annealed(layers.Layer):
     def call(self, x: Any) -> Any:
         self.add_loss(self.by * ops.sum(ops.square(x)))
         return x
+
+
+@case
+def labels_of_one_output_of_two(block: Block) -> Figures:
+    """53 in batches of 16: of the last batch a rank has two rows, as many as there are outputs."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        inner = layers.Dense(16, activation="tanh")(inputs)
+        model = keras.Model(inputs, [layers.Dense(4)(inner), inner])
+        return counted(compiled(model, loss=[loss(), None]), *arrays(53))
 
 
 @case

@@ -49,6 +49,13 @@ def unreduced_loss(options: dict[str, Any]) -> None:
         fitted(compiled(net(), loss=loss(reduction=None)))
 
 
+@refusal
+def loss_that_compares_rows(options: dict[str, Any]) -> None:
+    """One of Keras's own."""
+    with block({**options, "strict": True}):
+        fitted(compiled(net(keras.layers.UnitNormalization()), loss=keras.losses.Circle()))
+
+
 class Once(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped
     """Batches for one epoch."""
 

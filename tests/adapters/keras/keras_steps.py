@@ -41,6 +41,27 @@ def applied(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         optimizer.apply(gradients, variables)
 
 
+class Telling(keras.Model):
+    """Its step returns figures that no metric keeps, not by the order of their names."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        variables = self.trainable_variables
+        value, gradients = differentiated(
+            self, variables, lambda: self.compute_loss(y=y, y_pred=self(x, training=True))
+        )
+        applied(self.optimizer, gradients, variables)
+        return {"value": value, "mean": ops.mean(x), "apart": ops.mean(ops.abs(x))}
+
+
+@case
+def figures_by_no_order(block: Block) -> Figures:
+    keras.utils.set_random_seed(3)
+    with block:
+        inputs = keras.Input((8,))
+        return fitted(compiled(Telling(inputs, layers.Dense(4)(inputs))))
+
+
 class Coder(keras.Model):
     """A VAE without its noise: its metrics are all its own, and no log is called "loss"."""
 
@@ -404,6 +425,24 @@ def batches_by_hand(block: Block) -> Figures:
         "said": np.array(said),
         "iterations": int(model.optimizer.iterations),
     }
+
+
+@case
+def batches_of_a_loader_by_hand(block: Block) -> Figures:
+    """train_on_batch and test_on_batch with what a loader of torch's deals, the last batch uneven:
+    a rank may have no sample of it."""
+    if TF:
+        return {}
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(*map(torch.tensor, arrays()))
+    with block:
+        model = compiled(net(layers.BatchNormalization(), layers.Dropout(0.3)))
+        batches = DataLoader(data, batch_size=BATCH, shuffle=True)
+        said = [model.train_on_batch(*batch) for batch in batches]
+        said += [model.test_on_batch(*batch) for batch in DataLoader(data, batch_size=BATCH)]
+    return {"weights": model.get_weights(), "said": np.array(said)}
 
 
 @case

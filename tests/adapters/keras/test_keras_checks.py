@@ -19,6 +19,7 @@ BATCHES = (
 )
 EXPECTED = {
     "unreduced_loss": "Unsupported: This loss is not one number",
+    "loss_that_compares_rows": "Unsupported: The loss 'circle' gives a sample another value",
     "epoch_without_a_step": "ConfigurationError: An epoch had no training steps",
     "step_that_ends_itself": "RuntimeError: A step ended as data does",
     "other_gradients_of_the_users_own_loop": "ConfigurationError: These gradients are one",

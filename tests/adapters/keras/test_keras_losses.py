@@ -23,7 +23,9 @@ NAMES = [
     "a_loss_that_reduces_by_itself",
     "weights_of_classes",
     "several_outputs_weighed",
+    "labels_of_one_output_of_two",
     "a_layer_adds_a_mean",
+    "a_layer_adds_a_mean_behind_recurrent_dropout",
     "a_layer_adds_a_sum",
     "a_layer_adds_a_sum_in_training",
     "a_layer_adds_a_sum_later",
@@ -48,6 +50,7 @@ HELD = {
     "weighted_metrics_of_masked_words": "masked_words; weights change in place on torch alone",
     "metrics_of_answers_seldom_right": "metrics_of_one_number",
     "several_outputs_weighed": "several_outputs of the contract",
+    "labels_of_one_output_of_two": "a batch's rows are told from outputs on TensorFlow",
 }
 
 

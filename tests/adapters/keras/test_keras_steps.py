@@ -11,6 +11,7 @@ from keras_figures import assert_as_on_one_device, assert_every_case_is_run, ove
 NAMES = [
     "coder_with_its_own_metrics",
     "results_nested_in_results",
+    "figures_by_no_order",
     "two_players_with_an_optimizer_each",
     "parts_that_the_first_step_builds",
     "targets_and_a_metric_in_float64",
@@ -25,6 +26,7 @@ NAMES = [
     "noise_on_batches_behind_each_other",
     "loops_of_torchs",
     "batches_by_hand",
+    "batches_of_a_loader_by_hand",
     "data_of_unknown_length",
     "datasets_of_unknown_length",
 ]
@@ -33,12 +35,14 @@ ranks = ranks_of("keras_steps")
 HELD = {
     "coder_with_its_own_metrics": "two_players_with_an_optimizer_each, whose metrics are its own",
     "results_nested_in_results": "own_train_step of test_keras_fit: what a step gives is nested",
+    "figures_by_no_order": "Keras orders dicts in one way there",
     "targets_and_a_metric_in_float64": "float64 of test_keras_own_numbers",
     "callbacks_that_evaluate": "callbacks_that_watch_the_logs, where each epoch validates",
     "fit_after_a_refused_fit": "what is refused never comes to the backend",
     "global_norms": "global_clipnorm of the contract",
     "a_schedule_of_the_learning_rate": "callbacks_that_watch_the_logs, which set it",
     "noise_on_batches_behind_each_other": "noise of test_keras_scripts",
+    "batches_of_a_loader_by_hand": "a loader of torch's deals nothing there",
     "data_of_unknown_length": "datasets_of_unknown_length, and python_generator of test_keras_fit",
 }
 
