@@ -36,6 +36,8 @@ class Ending:
     victim: it failed as ranks do whose peer is gone.
     text: its traceback, else the end of what it wrote to stderr.
     raised: it ended by an error of Python's. step: the training step that it was in then.
+    wrote: the end of what it wrote to stderr, where `sys.exit` ended it without a text: argparse
+        has written one there.
     absent: it has not ended, as far as is known, and others have failed waiting for it: why, in
         their words.
     """
@@ -48,6 +50,7 @@ class Ending:
     raised: bool = False
     step: int = 0
     absent: str = ""
+    wrote: str = ""
 
     @property
     def failed(self) -> bool:
@@ -159,7 +162,7 @@ def describe(
 
 
 def _quoted(ending: Ending, shown: Collection[int], lines: int = 40) -> str:
-    kept = ending.text.rstrip().splitlines()
+    kept = (ending.text or ending.wrote).rstrip().splitlines()
     if kept and ending.rank in shown:
         return " Its last words are above."
     cut = ["..."] if len(kept) > lines else []

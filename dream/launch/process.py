@@ -237,14 +237,17 @@ class Process:
                 code = told.code  # a signal ended it on its way out: ours, or its framework's
             return Ending(
                 self.rank, code, told.time, told.kind == "victim", told.text, raised=True,
-                step=told.step,
+                step=told.step, wrote="" if told.text or code is None else self._written(),
             )  # fmt: skip
         if not code:
             return None if code is None else Ending(self.rank, 0, self._ended_at)
-        self.output.finish(_STREAM_SECONDS)
-        text = self.output.tail
+        text = self._written()
         victim = code != -signal.SIGKILL and looks_like_a_victim(None, text)
         return Ending(self.rank, code, self._ended_at, victim, text)
+
+    def _written(self) -> str:
+        self.output.finish(_STREAM_SECONDS)
+        return self.output.tail
 
     def has_shown(self, text: str) -> bool:
         """Whether the end of a text of its own is on screen."""

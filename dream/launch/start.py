@@ -231,7 +231,11 @@ class _Ranks:
     def shown(self, outcome: Outcome) -> frozenset[int]:
         """Return, of those that the outcome names, the ranks whose last words are on screen."""
         cause = outcome.cause
-        named = {} if cause is None else {e.rank: e.text for e in (cause.first, cause.victim) if e}
+        named = (
+            {}
+            if cause is None
+            else {e.rank: e.text or e.wrote for e in (cause.first, cause.victim) if e}
+        )
         return frozenset(p.rank for p in self.processes if p.has_shown(named.get(p.rank, "")))
 
     def _process(self, cluster: Cluster, *, again: bool) -> Process:

@@ -58,7 +58,7 @@ def check(path: Path) -> bool:
     """Whether every checkpoint is whole."""
     one = (path / STATE).is_file()
     folder = CheckpointFolder(path.parent if one else path)
-    places = [path] if one else [place_of(path) and each for each in folder.all()]
+    places = [path] if one else folder.all() or [place_of(path)]  # which says that none is there
     sound = True
     for place in places:
         try:
@@ -127,7 +127,9 @@ def convert(source: Path, destination: Path, like: Path | None) -> None:
         raise ConfigurationError(
             f"There is nothing to convert. Received: {source}, which is not there."
         )
-    if destination.exists() and not _is_ours(destination):
+    if (
+        destination.exists()
+    ):  # a folder of checkpoints would lose one of the same step, or its oldest
         raise ConfigurationError(
             f"Existing files are not overwritten. Received: {destination}, which exists. Choose "
             "another name."

@@ -45,6 +45,7 @@ def test_an_error_ends_the_others_and_is_shown(tmp_path: Path) -> None:
     [
         ("sys.exit(7)", 7, "exit code 7"),
         ("sys.exit('no data')", 1, "no data"),
+        ("print('usage: --lr', file=sys.stderr); sys.exit(2)", 2, "\n  usage: --lr"),
         ("os._exit(9)", 9, "exit code 9"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL (signal 9"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV (signal 11)"),

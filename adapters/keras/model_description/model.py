@@ -3,7 +3,7 @@ tensors, in a graph too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, final
 
 import keras
@@ -63,14 +63,24 @@ def describe(model: Any, inputs: Any = None) -> Description:
     return description(model, calls, in_order=inputs is not None)
 
 
-def description(model: Any, calls: Sequence[LayerCall], *, in_order: bool = True) -> Description:
-    """Do the same from calls that have been recorded."""
+def description(
+    model: Any,
+    calls: Sequence[LayerCall],
+    *,
+    in_order: bool = True,
+    in_order_given: Set[str] = frozenset(),
+) -> Description:
+    """Do the same from calls that have been recorded. in_order_given: layers that count a flattened
+    map as they are given it."""
     _check(model, calls)
     orders = Orders(calls)
     places = {id(call.layer): place for place, call in reversed(list(enumerate(calls)))}
     walked = list(_walk(model, ""))
     if in_order:
         walked.sort(key=lambda item: places.get(id(item[1]), len(calls)))  # stable
+    for name, layer, _ in walked:
+        if name in in_order_given:
+            orders.flattened.pop(id(layer), None)
     seen: dict[int, str] = {}
     layers = [_layer(name, layer, found, orders, seen) for name, layer, found in walked]
     return Description("keras", tuple(layers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, final
 
 import keras
@@ -37,6 +37,9 @@ class KerasProbe(Probe):
         self._calls = calls
         self.description = canonical.description(model, calls)
         self._layers = canonical.layers(model)
+
+    def keep_order(self, names: Set[str]) -> None:
+        self.description = canonical.description(self._model, self._calls, in_order_given=names)
 
     def facts(self) -> Facts:
         return Facts(

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from dream.adapters.pytorch.model_description import model as canonical
@@ -111,7 +112,8 @@ class TorchProbe(Probe):
 def _recorder(layer: Layer, given: dict[str, Array], gave: dict[str, Array]) -> Callable[..., None]:
     def record(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         before, after = _first((args, kwargs)), _first(output)
-        if layer.name not in gave and before is not None and after is not None:
+        packed = isinstance(next(iter(args), None), PackedSequence)  # steps of no set shape
+        if not packed and layer.name not in gave and before is not None and after is not None:
             given[layer.name] = probe.given_to(layer, _array(before))
             gave[layer.name] = probe.given_by(layer, _array(after))
 

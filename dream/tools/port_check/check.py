@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 from zipfile import BadZipFile
@@ -18,9 +18,9 @@ from dream.strategies.spec import FRAMEWORKS
 from dream.tools import user_code
 from dream.tools.model_process import ModelProcess, open_process
 from dream.tools.port_check import worker
-from dream.tools.port_check.judge import judge
-from dream.tools.port_check.match import match
-from dream.tools.port_check.probe import Array, Inputs, ModelSide, Weights
+from dream.tools.port_check.judge import judge, same_order
+from dream.tools.port_check.match import Pair, match, order_kept
+from dream.tools.port_check.probe import Array, Facts, Inputs, ModelSide, Weights
 from dream.tools.port_check.verdict import PortReport
 
 
@@ -199,20 +199,39 @@ def check(request: PortCheckRequest, old: ModelProcess, new: ModelProcess) -> Po
         (request.new, request.inputs, request.as_is),
     )  # fmt: skip
     pairs = match(old_facts.description, new_facts.description, request.mapping, optional=True)
-    weights: Weights = old.get("weights")
     changed: list[str] = []
+    if request.copy and request.shake:
+        weights, changed = shaken(old.get("weights"), request.seed)
+        old.get("load", weights)
+    sides = _sides(request, pairs, (old_facts, new_facts), old, new)
+    kept: dict[str, str] = {}
+    while names := {p.old.name: p.new.name for p in pairs if same_order(p, *sides)}:
+        kept |= names
+        if any(pair.old.flattened for pair in pairs if pair.old.name in names):
+            old_facts = old.get("keep_order", {*kept})
+        else:
+            new_facts = new.get("keep_order", {*kept.values()})
+        pairs = match(old_facts.description, new_facts.description, request.mapping, optional=True)
+        sides = _sides(request, pairs, (old_facts, new_facts), old, new)
+    found = judge(pairs, *sides, copied=request.copy, allowed=request.tolerance, shaken=changed)
+    return replace(found, remarks=(*found.remarks, *map(order_kept, kept)))
+
+
+def _sides(
+    request: PortCheckRequest,
+    pairs: Sequence[Pair],
+    facts: tuple[Facts, Facts],
+    old: ModelProcess,
+    new: ModelProcess,
+) -> tuple[ModelSide, ModelSide]:
+    """Give the new model the old one's weights, if asked to, and run both."""
+    weights: Weights = old.get("weights")
     if request.copy:
-        if request.shake:
-            weights, changed = shaken(weights, request.seed)
-            old.get("load", weights)
         new.get("load", {pair.new.name: weights[pair.old.name] for pair in pairs})
     asked = (request.loss, request.target, request.seed)
     old_passes, new_passes = _both(old, new, "passes", asked, asked)
-    sides = (
-        ModelSide(old_facts, old_passes, weights),
-        ModelSide(new_facts, new_passes, {} if request.copy else new.get("weights")),
-    )
-    return judge(pairs, *sides, copied=request.copy, allowed=request.tolerance, shaken=changed)
+    own = {} if request.copy else new.get("weights")
+    return ModelSide(facts[0], old_passes, weights), ModelSide(facts[1], new_passes, own)
 
 
 def _both(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -55,13 +55,17 @@ def match(
     Raises ConfigurationError naming the first pair that does not fit, with both shapes.
     """
     named = _named(old, new, mapping or {})
+    if old.framework != new.framework:  # alike by the user's choice, not by numbering
+        named = _same_names(old, new, optional, set(named.values())) | named
     taken = set(named.values())
-    rest = [layer for layer in new.layers if layer.name not in taken]
+    olds, rest = _with_partners(
+        old.layers, [layer for layer in new.layers if layer.name not in taken], named
+    )
     # a layer that is called first may hold all the others: parameters of its own have no place
     queues = {own: iter([each for each in rest if (each.kind == OTHER) == own])
               for own in (True, False)}  # fmt: skip
     pairs = []
-    for layer in old.layers:
+    for layer in olds:
         name = named.get(layer.name)
         other = new.layer(name) if name else next(queues[layer.kind == OTHER], None)
         if other is None:
@@ -71,6 +75,21 @@ def match(
     for left in (*queues[False], *queues[True]):
         raise _lonely(left, "new", "old", len(new.layers), len(old.layers))
     return pairs
+
+
+def _with_partners(
+    olds: Sequence[Layer], news: Sequence[Layer], named: Mapping[str, str]
+) -> tuple[Sequence[Layer], Sequence[Layer]]:
+    """Leave out layers that are but another name for parameters, where only one model has them: an
+    output layer tied to an embedding may be a product with it in the other."""
+    if len(olds) - len(named) == len(news):
+        return olds, news
+    olds = [layer for layer in olds if layer.name in named or not _all_tied(layer)]
+    return olds, [layer for layer in news if not _all_tied(layer)]
+
+
+def _all_tied(layer: Layer) -> bool:
+    return all(parameter.same_as for parameter in layer.parameters)
 
 
 def _named(old: Description, new: Description, mapping: Mapping[str, str]) -> dict[str, str]:
@@ -93,6 +112,32 @@ def _named(old: Description, new: Description, mapping: Mapping[str, str]) -> di
             f"{', '.join(f'{a!r} -> {b!r}' for a, b in found.items())}. Name each once."
         )
     return found
+
+
+def _same_names(
+    old: Description, new: Description, optional: bool, taken: Set[str]
+) -> dict[str, str]:
+    """Name -> name of layers that are called alike and fit: two heads may be called in either
+    order."""
+    news = {_plain(layer): layer for layer in new.layers if layer.name not in taken}
+    return {
+        layer.name: like.name
+        for layer in old.layers
+        for like in (news.get(_plain(layer)),)
+        if like is not None and _fits(layer, like, optional)
+    }
+
+
+def _plain(layer: Layer) -> str:
+    return layer.name.replace(".", "/")
+
+
+def _fits(old: Layer, new: Layer, optional: bool) -> bool:
+    try:
+        _check(old, new, optional)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _owners(layers: Sequence[Layer]) -> dict[str, str]:
@@ -223,6 +268,15 @@ def _of_parameters(pair: Pair) -> list[Setting]:
 
 def _tied(parameter: Parameter) -> str:
     return f"to {parameter.same_as}" if parameter.same_as else "no"
+
+
+def order_kept(layer: str) -> str:
+    """Return the remark on a layer behind a map that both models flatten channels last."""
+    return (
+        f"{layer}: both models flatten the map before it channels last, so its weights are taken "
+        "in that order. A conversion that turns them to channels first, as that of dream's "
+        "checkpoints, does not fit this model."
+    )
 
 
 def remarks(pairs: Sequence[Pair], old: Facts, new: Facts) -> list[str]:

@@ -7,7 +7,7 @@ Inputs and outputs are turned between the batch's layout and the model's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError, unknown
 from dream.model_description.layers import OTHER, Description, Layer, to_canonical
-from dream.model_description.steps import OPS, apply, dense_order
+from dream.model_description.steps import OPS, apply, dense_order, inverse
 
 Array = NDArray[Any]
 Loss = Callable[[Sequence[Array]], tuple[float, list[Array]]]
@@ -117,6 +117,12 @@ def _features(x: Array, flattened: tuple[int, ...]) -> Array:
     return np.asarray(apply(dense_order(x.shape, x.ndim - 1, flattened), x, OPS))
 
 
+def as_flattened(layer: Layer, x: Array) -> Array:
+    """Undo `given_to` for the order of a flattened map."""
+    steps = dense_order(x.shape, x.ndim - 1, layer.flattened)
+    return np.asarray(apply(inverse(steps), x, OPS))
+
+
 Weights = dict[str, dict[str, Array]]
 """By layer and role, canonical."""
 Inputs = Mapping[str, Array]
@@ -182,6 +188,12 @@ class Probe(ABC):
     @abstractmethod
     def facts(self) -> Facts: ...
 
+    def keep_order(self, names: Set[str]) -> None:
+        """Describe these layers anew: each counts a flattened map in the order that it is given.
+
+        Only for layers whose `flattened` is not empty."""
+        raise NotImplementedError
+
     @abstractmethod
     def read(self) -> dict[str, Array]:
         """Return all parameters and buffers, by name, in the framework's layout."""
@@ -220,7 +232,7 @@ class Probe(ABC):
 def called_with(inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return what a model is called with: by position, or by the model's own names."""
     if inputs.keys() == {"x"} or all(n[0] == "x" and n[1:].isdigit() for n in inputs):
-        return [inputs[name] for name in sorted(inputs)], {}
+        return [inputs[name] for name in sorted(inputs, key=lambda name: int(name[1:] or 0))], {}
     return [], dict(inputs)
 
 

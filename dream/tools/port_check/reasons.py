@@ -241,7 +241,7 @@ def _between(
             "The same numbers come in another order: a map is flattened, or its axes are turned, "
             "in one model and not in the other."
         )
-    elif acts[0] or acts[1]:
+    elif (acts[0] or acts[1]) and ends[0].shape == ends[1].shape:
         words = [f"{w} {act[0]}" for w, act in zip(("old", "new"), acts, strict=True) if act]
         yield f"Recognized as activation: {', '.join(words)}."
     yield _listed(after, old, new)

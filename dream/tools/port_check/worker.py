@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import final
 
 from dream.model_description.layers import from_canonical, to_canonical
@@ -27,6 +27,12 @@ class PortCheckWorker:
         model = user_code.build_model(place)
         probe = registry.load(frameworks.PROBES[user_code.flavour(model)])
         self._probe = probe(model, inputs, as_is=as_is)
+        self._facts = self._probe.facts()
+        return self._facts
+
+    def keep_order(self, names: Set[str]) -> Facts:
+        """Have these layers count a flattened map in the order that they are given it."""
+        self._probe.keep_order(names)
         self._facts = self._probe.facts()
         return self._facts
 

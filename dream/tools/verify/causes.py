@@ -63,7 +63,15 @@ def slicing_seen(single: Record, ranks: Sequence[Record]) -> str:
     first = [record.steps[0].samples for record in ranks if record.steps]
     whole_batch = single.steps[0].samples if single.steps else None
     known = [samples for samples in first if samples is not None]
-    if whole_batch is None or len(known) < len(ranks) or sum(known) >= whole_batch:
+    if whole_batch is None or len(known) < len(ranks):
+        return ""
+    given = {record.steps[0].glance for record in ranks}
+    if len(given - {None}) > 1 and all(samples >= whole_batch for samples in known):
+        return (
+            f"in step 1 each rank is given {known[0]} samples, as many as single trains on, and "
+            "they are not the same ones"
+        )
+    if sum(known) >= whole_batch:
         return ""
     return f"in step 1 single trains on {whole_batch} samples, all ranks together on {sum(known)}"
 
@@ -116,7 +124,7 @@ def slicing(_: Judged, ours: Ran, single: Ran) -> Diagnosis:
         return Diagnosis(SLICING, Ruling.OPEN, "it was not seen what the model is given")
     if not said:
         return Diagnosis(SLICING, Ruling.OUT, "ranks are given no fewer samples than single")
-    advice = "Give every rank the whole dataset: dream deals each batch out."
+    advice = "Give every rank the whole dataset, in the same order: dream deals each batch out."
     return Diagnosis(SLICING, Ruling.IN, said, advice)
 
 

@@ -153,11 +153,22 @@ def test_other_tools_files(ours: Path, text: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("name", ["nothing", "file.npz", "empty"])
+def test_nothing_is_not_whole(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.npz").touch()
+    (tmp_path / "empty").mkdir()
+    assert command("check", tmp_path / name) == 2
+    assert "folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [
         (("nothing", "a.pt"), "which is not there"),
         (("ours", "there.pt"), "Existing files are not overwritten"),
+        (("there.pt", "ours"), "Existing files are not overwritten"),
         (("ours", "a.bin"), r"from and to .pt, .keras"),
         (("ours", "a.keras"), "Pass --like MODEL.keras"),
     ],

@@ -242,3 +242,39 @@ def wrong_gates():
 
 def wrong_recurrent_activation():
     return stack(keras.Input((6, 5)), L.LSTM(4, recurrent_activation="hard_sigmoid"), L.Dense(2))
+
+
+def flat_as_keras():
+    return stack(keras.Input((4, 5, 3)), L.Conv2D(4, 3), L.Flatten(),
+                 L.BatchNormalization(momentum=0.9), L.Dense(5))  # fmt: skip
+
+
+def packed():
+    return stack(keras.Input((4,)), L.Embedding(11, 4, mask_zero=True), L.LSTM(3), L.Dense(2))
+
+
+def cropped():
+    return stack(keras.Input((5, 6, 3)), L.Conv2DTranspose(4, 3, strides=2, padding="same"))
+
+
+class Tied(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.embedding = L.Embedding(11, 4)
+
+    def call(self, tokens):
+        x = self.embedding(tokens)
+        return keras.ops.matmul(x, keras.ops.transpose(self.embedding.embeddings))
+
+
+def tied():
+    return Tied()
+
+
+def heads():
+    x = keras.Input((6,))
+    return keras.Model(x, [L.Dense(1, name="score")(x), L.Dense(3, name="kind")(x)])
+
+
+def steps():
+    return stack(keras.Input((4, 6)), L.Dense(4), L.LayerNormalization(epsilon=1e-5), L.Dense(2))

@@ -213,14 +213,68 @@ def wrong_gelu():
     return model
 
 
-def wrong_flatten():
-    class Turned(nn.Module):
-        def forward(self, x):
-            return x.permute(0, 2, 3, 1).flatten(1)
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.permute(0, 2, 3, 1)
 
-    model = conv2d()
-    model[5] = Turned()
+
+def flat_as_keras():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), Turned(), nn.Flatten(), nn.BatchNorm1d(24, eps=1e-3),
+                         nn.Linear(24, 5))  # fmt: skip
+
+
+def packed():
+    def forward(m, tokens):
+        lengths = (tokens != 0).sum(1)
+        steps = nn.utils.rnn.pack_padded_sequence(
+            m.embedding(tokens), lengths, batch_first=True, enforce_sorted=False
+        )
+        return m.head(m.lstm(steps)[1][0][-1])
+
+    return Model(forward, embedding=nn.Embedding(11, 4), lstm=nn.LSTM(4, 3, batch_first=True),
+                 head=nn.Linear(3, 2))  # fmt: skip
+
+
+def cropped():
+    return Model(lambda m, x: m.up(x)[..., :-1, :-1], up=nn.ConvTranspose2d(3, 4, 3, 2))
+
+
+def cropped_early():
+    return Model(lambda m, x: m.up(x)[..., 1:, 1:], up=nn.ConvTranspose2d(3, 4, 3, 2))
+
+
+def tied():
+    model = Model(lambda m, x: m.head(m.embedding(x)), embedding=nn.Embedding(11, 4),
+                  head=nn.Linear(4, 11, bias=False))  # fmt: skip
+    model.head.weight = model.embedding.weight
     return model
+
+
+def untied():
+    model = tied()
+    model.head = nn.Linear(4, 11, bias=False)
+    return model
+
+
+def heads():
+    return Model(lambda m, x: (m.score(x), m.kind(x)), score=nn.Linear(6, 1), kind=nn.Linear(6, 3))
+
+
+def _steps(turn, back):
+    return Model(lambda m, x: back(m.head(m.norm(m.first(turn(x)))), x), first=nn.Linear(6, 4),
+                 norm=nn.LayerNorm(4), head=nn.Linear(4, 2))  # fmt: skip
+
+
+def steps():
+    return _steps(lambda x: x.flatten(0, 1), lambda y, x: y.view(*x.shape[:2], 2))
+
+
+def steps_turned():
+    return _steps(lambda x: x.transpose(0, 1), lambda y, _: y.transpose(0, 1))
+
+
+def wrong_time():
+    return _steps(lambda x: x.transpose(0, 1), lambda y, x: y.reshape(*x.shape[:2], 2))
 
 
 def wrong_bias():

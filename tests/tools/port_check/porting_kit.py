@@ -43,6 +43,12 @@ BATCHES: dict[str, dict[str, np.ndarray]] = {
     "gray": normal(3, 5, 6),
     "blocks": normal(3, 9, 3),
     "flat_image": normal(2, 4, 5, 3),
+    "flat_as_keras": normal(2, 4, 5, 3),
+    "packed": {"x": np.array([[3, 5, 0, 0], [1, 2, 4, 9], [7, 0, 0, 0]])},
+    "cropped": normal(2, 5, 6, 3),
+    "tied": {"x": DRAW.integers(0, 11, (5, 4))},
+    "heads": normal(5, 6),
+    "steps": normal(3, 4, 6),
 }
 
 Benches = Callable[[str], ModelProcess]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dream.model_description.layers import Layer
+from dream.tools.port_check.probe import called_with
 from dream.tools.port_check.reasons import ACTIVATIONS, _of_values, identify
 from dream.tools.port_check.verdict import LayerRow, gap, tolerance
 
@@ -77,3 +78,7 @@ def test_numbers_in_other_places_are_recognized(
     (reason,) = _of_values(LayerRow(layer, layer), "kernel", old, new)
     assert words in reason
     assert not list(_of_values(LayerRow(layer, layer), "kernel", old, new + 0.1))
+
+
+def test_inputs_come_by_their_numbers() -> None:
+    assert called_with({f"x{n}": n for n in (10, 2, 0)}) == ([0, 2, 10], {})

@@ -175,7 +175,10 @@ def test_batches_dealt_out_twice_are_seen() -> None:
     single = ran(1, samples=(20, None)).first
     assert "all ranks together on 10" in causes.slicing_seen(single, ran(samples=(5, 5)).records)
     assert not causes.slicing_seen(single, ran(samples=(10, 10)).records)
-    assert not causes.slicing_seen(single, ran(samples=(20, 20)).records)
+    whole = ran(samples=(20, 20)).records
+    assert not causes.slicing_seen(single, whole)
+    others = [replace(r, steps=[replace(s, glance=r.rank) for s in r.steps]) for r in whole]
+    assert "not the same ones" in causes.slicing_seen(single, others)
 
 
 @pytest.mark.parametrize(("single", "ours"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)])
