@@ -14,7 +14,7 @@ from dream.tools import support, tables
 from dream.tools.placing import PLAIN
 from dream.tools.tables import finite, note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
-from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
+from dream.tools.verify.judge import NOISE, NOISE_THERE, Judged, ParameterGap, RunVerdict, Tolerance
 from dream.tools.verify.runs import Ran
 
 Causes = Mapping[str, Sequence[Diagnosis]]
@@ -80,14 +80,15 @@ def remarks(row: Judged) -> Iterator[str]:
 
 def rounded(row: Judged) -> Iterator[str]:
     """Say it without the row's name, of the parameter that differs most; the rest are counted."""
-    if not row.good or not row.rounding:
+    if not row.good or not row.rounding or row.noise is None:
         return
     gap = max(row.rounding, key=lambda gap: gap.size)
     others = len(row.rounding) - 1
+    own = row.noise.parameters[gap.name]
     yield (
         f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
-        f"from itself by {gap.allowed / NOISE:.1e} where {row.noise.how if row.noise else ''}, "
-        f"and {NOISE} times that is allowed."
+        f"from itself by {own:.1e} where {row.noise.how}, "
+        f"and {gap.allowed / own:.0f} times that is allowed."
         + (f" The same holds for {others} more, by less." if others else "")
     )
 
@@ -179,6 +180,7 @@ def document(rows: Sequence[Judged], single: Ran, causes: Causes) -> Figures:
             "loss": allowed.loss,
             "parameter": allowed.parameter,
             "times_single_from_itself": NOISE,
+            "times_where_made_of_rounding": NOISE_THERE,
         },
         "parameters": sorted(single.parameters[0]),
         "losses": [finite(loss) for loss in single.losses],
