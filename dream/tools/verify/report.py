@@ -102,6 +102,10 @@ def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ())
         yield f"The parameter that differs most: {where}; allowed {row.worst.allowed:.1e}."
     if row.noise is not None and row.noise.gap:
         yield f"How far single is from itself by rounding alone is not known: {row.noise.gap}."
+    if row.noise is not None and row.ran is not None and row.ran.first.dtype == "float32":
+        yield "The first losses are equal, so it may be rounding that training makes larger."
+        yield "Compute in float64 (torch.set_default_dtype, keras.config.set_floatx): rounding is"
+        yield "gone then, and what is wrong stays."
     if causes:
         yield "Likely causes:"
     for cause in sorted(causes, key=lambda cause: list(_MARKS).index(cause.ruling)):
@@ -120,7 +124,8 @@ def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ())
 def _heard(row: Judged, single: Ran) -> list[str]:
     """Return what dream said while the ranks trained, and under single did not."""
     lines = () if row.ran is None else row.ran.first.lines
-    known = (*single.first.lines, *(line for line in lines if line.startswith("reduction=")))
+    asked = ("reduction=", "strategy '")
+    known = (*single.first.lines, *(line for line in lines if line.startswith(asked)))
     return [line for line in lines if line not in known]
 
 
