@@ -12,6 +12,7 @@ What it does not say, and dream goes round:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,11 @@ def distributed_mesh(axes: Mapping[str, int], devices: Sequence[str]) -> Any:
 
 def join() -> None:
     """Bring up the cluster that DTENSOR_JOBS and its like in the environment name."""
+    root = logging.getLogger()
+    known = list(root.handlers)
     _dtensor.initialize_accelerator_system("CPU", enable_coordination_service=True)
+    for handler in [h for h in root.handlers if h not in known]:
+        root.removeHandler(handler)  # TensorFlow's line set logging up, as the script itself may
 
 
 def layout(mesh: Any, specs: Specs) -> Any:
