@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test exhaustive quick lint typing format horovod install sanitize clean \
-	compat compat-oldest compat-newest dist engines docs
+	compat compat-oldest compat-newest dist engines libraries docs
 
 demo: horovod
 	$(BIN)/dream compare --rounds 1 --strategies mirrored,horovod
@@ -66,6 +66,12 @@ engines: $(STAMP)
 		munge openssh-server openssh-client
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		"ray>=2.40" "kubeflow-trainer-api>=2"
+
+# Trackers, loaders and the notebook's kernel from PyPI, at the versions that tests were run with;
+# tests of what is not here are skipped.
+libraries: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		-c constraints.txt -e ".[libraries]"
 
 # The site, in build/site. An environment of its own: tests need none of it.
 DOCS := build/docs-venv

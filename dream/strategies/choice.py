@@ -143,21 +143,26 @@ def from_plan(given: Mapping[str, object], place: Cluster) -> tuple[str, dict[st
             "`dream plan model.py:build --devices N --json plan.json`, and pass plan='plan.json'; "
             "or remove the strategy's name, to let dream choose."
         )
-    request, planned = _read(Path(file))
+    request, planned, asked = _read(Path(file))
     devices = given.get("devices")
     here = place.world_size * (devices if isinstance(devices, int) else 1)
     if planned != here:
+        other = (
+            "name another of its strategies"
+            if asked == here
+            else (f"plan again with --devices {here}")
+        )
         raise ConfigurationError(
             f"This plan chooses {request} for {planned} device(s). Received: {file}, and {here} "
-            f"here. Start that many ranks, or plan again with --devices {here}."
+            f"here. Start that many ranks, or {other}."
         )
     name, options = specs.parse_request(request)
     logger.info("strategy 'auto' takes %s, as %s does", request, file)
     return name, options | given
 
 
-def _read(file: Path) -> tuple[str, int]:
-    """What to take, and on how many devices."""
+def _read(file: Path) -> tuple[str, int, object]:
+    """What to take, and on how many devices; and how many were planned for."""
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -168,7 +173,7 @@ def _read(file: Path) -> tuple[str, int]:
     try:
         take, sentence = found["take"], found["sentence"]
         if take is not None:
-            return str(take["strategy"]), int(take["devices"])
+            return str(take["strategy"]), int(take["devices"]), found.get("devices")
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"This is not a plan written by `dream plan --json`. Received: {file}. Run dream plan "

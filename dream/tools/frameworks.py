@@ -35,7 +35,7 @@ TRAITS: Mapping[str, str] = {
 NUDGE: Mapping[str, str] = {
     kind: where.replace(":traits", ":nudge") for kind, where in TRAITS.items()
 }
-"""Changes a model's parameters by a rounding, likewise."""
+"""Changes a model's parameters by a rounding, likewise; returns whether it has any yet."""
 SKETCHERS: Mapping[str, str] = {
     "torch": f"{_TORCH}.planning.sketching:make_sketcher",
     "keras": f"{_TENSORFLOW}.planning.sketching:make_sketcher",

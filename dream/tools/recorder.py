@@ -65,6 +65,7 @@ class Recorder(Observer):
         self._place = place
         self._steps: list[tuple[Any, float | None, int | None, int | None, int]] = []
         self._models: list[tuple[Any, Callable[[], Traits], Adapter]] = []
+        self._to_nudge: list[Any] = []
         self._datasets: list[int] = []
         self._draws: dict[str, None] = {}
         self._dtypes: dict[str, None] = {}
@@ -115,6 +116,7 @@ class Recorder(Observer):
         if len(self._steps) >= self.request.steps:
             self.finish(stopped=True)
             raise StopTraining(0)
+        self._nudge()
 
     def step(
         self,
@@ -161,7 +163,16 @@ class Recorder(Observer):
         if self._adapter is not None and all(model is not known for known, _, _ in self._models):
             self._models.append((model, lambda: traits(model), self._adapter))
             if "nudged" in self.request.changes:
-                registry.load(frameworks.NUDGE[_kind_of(model)])(model)
+                self._to_nudge.append(model)
+                self._nudge()
+
+    def _nudge(self) -> None:
+        """What a model's first step makes is nudged as the next begins."""
+        self._to_nudge = [
+            model
+            for model in self._to_nudge
+            if not registry.load(frameworks.NUDGE[_kind_of(model)])(model)
+        ]
 
     def saw_dataset(self, samples: int) -> None:
         self._datasets.append(samples)

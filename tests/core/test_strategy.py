@@ -126,7 +126,11 @@ def test_the_command_line_goes_before_a_plan(
         (None, "plan=None"),
         (
             {"take": {"strategy": "single", "devices": 1}},
-            "chooses single for 1 dev.*, and 2 here",
+            "chooses single for 1 dev.*, and 2 here.*plan again with --devices 2",
+        ),
+        (
+            {"take": {"strategy": "single", "devices": 1}, "devices": 2},
+            "chooses single for 1 dev.*, and 2 here.*or name another of its strategies",
         ),
         ({"take": None}, "No candidate in this plan fits.*the thriftiest"),
         ("{", "cannot be read"),

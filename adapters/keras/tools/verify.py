@@ -40,13 +40,15 @@ def traits(model: Any) -> Traits:
     )
 
 
-def nudge(model: Any) -> None:
-    """Change each number of its weights that are trained by a rounding, up or down."""
+def nudge(model: Any) -> bool:
+    """Change each number of its weights that are trained by a rounding, up or down; return whether
+    it has any yet: a model may be built by its first batch."""
     draw = np.random.default_rng(0)
     for variable in model.trainable_variables:
         value = keras.ops.convert_to_numpy(variable)
         up = draw.choice((-1, 1), value.shape)
         variable.assign(value * (1 + up * ROUNDING[str(value.dtype)]).astype(value.dtype))
+    return bool(model.trainable_variables)
 
 
 _NOISY = (keras.layers.GaussianNoise, keras.layers.GaussianDropout, keras.layers.AlphaDropout)

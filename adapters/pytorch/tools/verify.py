@@ -38,13 +38,14 @@ def traits(model: nn.Module) -> Traits:
     )
 
 
-def nudge(model: nn.Module) -> None:
-    """Change each number of its parameters by a rounding, up or down."""
+def nudge(model: nn.Module) -> bool:
+    """Change each number of its parameters by a rounding, up or down; return that it has some."""
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in filter(torch.is_floating_point, model.parameters()):
             up = torch.randint(2, p.shape, generator=draw).to(p) * 2 - 1  # in its dtype, as eps is
             p.mul_(1 + up * torch.finfo(p.dtype).eps)
+    return True
 
 
 def _dtype(model: nn.Module) -> str:

@@ -14,7 +14,7 @@ from dream.tools import support, tables
 from dream.tools.placing import PLAIN
 from dream.tools.tables import finite, note, table
 from dream.tools.verify.causes import Diagnosis, Ruling
-from dream.tools.verify.judge import NOISE, Judged, ParameterGap, RunVerdict, Tolerance
+from dream.tools.verify.judge import NOISE, NOISE_THERE, Judged, ParameterGap, RunVerdict, Tolerance
 from dream.tools.verify.runs import Ran
 
 Causes = Mapping[str, Sequence[Diagnosis]]
@@ -80,14 +80,15 @@ def remarks(row: Judged) -> Iterator[str]:
 
 def rounded(row: Judged) -> Iterator[str]:
     """Say it without the row's name, of the parameter that differs most; the rest are counted."""
-    if not row.good or not row.rounding:
+    if not row.good or not row.rounding or row.noise is None:
         return
     gap = max(row.rounding, key=lambda gap: gap.size)
     others = len(row.rounding) - 1
+    own = row.noise.parameters[gap.name]
     yield (
         f"{gap.name} differs by {gap.size:.1e}, which is rounding: single differs "
-        f"from itself by {gap.allowed / NOISE:.1e} where {row.noise.how if row.noise else ''}, "
-        f"and {NOISE} times that is allowed."
+        f"from itself by {own:.1e} where {row.noise.how}, "
+        f"and {gap.allowed / own:.0f} times that is allowed."
         + (f" The same holds for {others} more, by less." if others else "")
     )
 
@@ -101,6 +102,10 @@ def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ())
         yield f"The parameter that differs most: {where}; allowed {row.worst.allowed:.1e}."
     if row.noise is not None and row.noise.gap:
         yield f"How far single is from itself by rounding alone is not known: {row.noise.gap}."
+    if row.noise is not None and row.ran is not None and row.ran.first.dtype == "float32":
+        yield "The first losses are equal, so it may be rounding that training makes larger."
+        yield "Compute in float64 (torch.set_default_dtype, keras.config.set_floatx): rounding is"
+        yield "gone then, and what is wrong stays."
     if causes:
         yield "Likely causes:"
     for cause in sorted(causes, key=lambda cause: list(_MARKS).index(cause.ruling)):
@@ -119,7 +124,8 @@ def details(row: Judged, causes: Sequence[Diagnosis], heard: Sequence[str] = ())
 def _heard(row: Judged, single: Ran) -> list[str]:
     """Return what dream said while the ranks trained, and under single did not."""
     lines = () if row.ran is None else row.ran.first.lines
-    known = (*single.first.lines, *(line for line in lines if line.startswith("reduction=")))
+    asked = ("reduction=", "strategy '")
+    known = (*single.first.lines, *(line for line in lines if line.startswith(asked)))
     return [line for line in lines if line not in known]
 
 
@@ -179,6 +185,7 @@ def document(rows: Sequence[Judged], single: Ran, causes: Causes) -> Figures:
             "loss": allowed.loss,
             "parameter": allowed.parameter,
             "times_single_from_itself": NOISE,
+            "times_where_made_of_rounding": NOISE_THERE,
         },
         "parameters": sorted(single.parameters[0]),
         "losses": [finite(loss) for loss in single.losses],

@@ -121,6 +121,26 @@ def test_what_single_is_from_itself_three_times_is_no_difference() -> None:
     assert gap.name == "w"
 
 
+def test_a_parameter_that_is_made_of_rounding_is_twenty_times_as_far() -> None:
+    """A bias before a BatchNorm under Adam: ranks' sums round more than single's own."""
+    noise = Noise(2, [0.0, 0.0, 0.0], {"w": 8e-3}, how="rounded otherwise")
+    judged = judge(MIRRORED, ran(shift=6e-2), ran(1), lambda: noise)
+    assert judged.good
+    (said,) = report.rounded(judged)
+    assert said.endswith("by 8.0e-03 where rounded otherwise, and 20 times that is allowed.")
+    assert not judge(MIRRORED, ran(shift=2e-1), ran(1), lambda: noise).good
+    off = ran(shift=6e-2, losses=(LOSSES[0], *(loss + 1e-2 for loss in LOSSES[1:])))
+    assert not judge(MIRRORED, off, ran(1), lambda: noise).good
+
+
+def test_where_first_losses_are_equal_float64_is_named() -> None:
+    noise = Noise(2, [0.0, 0.0, 0.0], {"w": 0.0})
+    judged = judge(MIRRORED, ran(shift=1e-4), ran(1), lambda: noise)
+    assert "float64" in " ".join(report.details(judged, ()))
+    first = judge(MIRRORED, ran(losses=(1.6, 1.25, 1.0)), ran(1), lambda: noise)
+    assert "float64" not in " ".join(report.details(first, ()))
+
+
 def test_of_parameters_that_differ_by_rounding_the_one_that_differs_most_is_told() -> None:
     gaps = (ParameterGap("v", 0, 1e-5, 3e-5), ParameterGap("w", 0, 2e-5, 6e-5))
     judged = Judged(

@@ -12,7 +12,9 @@ What it does not say, and dream goes round:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,26 @@ def local_mesh(axes: Mapping[str, int], devices: Sequence[str]) -> Any:
 
 def distributed_mesh(axes: Mapping[str, int], devices: Sequence[str]) -> Any:
     """The mesh of every rank's `devices`, rank after rank, the last axis innermost."""
-    return _dtensor.create_distributed_mesh(list(axes.items()), local_devices=list(devices))
+    with _logging_is_the_scripts():
+        return _dtensor.create_distributed_mesh(list(axes.items()), local_devices=list(devices))
 
 
 def join() -> None:
     """Bring up the cluster that DTENSOR_JOBS and its like in the environment name."""
-    _dtensor.initialize_accelerator_system("CPU", enable_coordination_service=True)
+    with _logging_is_the_scripts():
+        _dtensor.initialize_accelerator_system("CPU", enable_coordination_service=True)
+
+
+@contextmanager
+def _logging_is_the_scripts() -> Iterator[None]:
+    """TensorFlow says lines inside, which would set logging up before the script does."""
+    root = logging.getLogger()
+    known = list(root.handlers)
+    try:
+        yield
+    finally:
+        for handler in [h for h in root.handlers if h not in known]:
+            root.removeHandler(handler)
 
 
 def layout(mesh: Any, specs: Specs) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,3 +240,28 @@ def test_adamws_state_is_in_parts(optimizers: list[dict[str, Any]]) -> None:
     for rank in optimizers:
         held, whole = rank["states"]
         assert held == [whole / 2]
+
+
+LOGGING = """
+import logging
+import keras
+import dream
+assert not logging.getLogger().handlers
+with dream.strategy("mirrored"):
+    pass
+logging.basicConfig(format="own %(message)s", level=logging.INFO)
+logging.info("line")
+"""
+
+
+def test_a_mesh_that_is_joined_early_leaves_logging_to_the_script(tmp_path: Path) -> None:
+    """TensorFlow says a line as it joins, which set logging up: dream's lines came as INFO:dream,
+    and the script's own basicConfig did nothing."""
+    (tmp_path / "script.py").write_text(LOGGING)
+    done = subprocess.run(
+        [sys.executable, "-m", "dream", "run", "-n", "2", "--strategy", "sharded", "script.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "dream: strategy 'sharded' in place" in done.stderr
+    assert "own line" in done.stderr
