@@ -217,7 +217,7 @@ def _keras_of(own: Parallelism) -> KerasEntry | None:
         return None
     return KerasEntry(
         own.plan, own.world, own.keras_block, exchanged=own.exchanged, shares=own.shares,
-        registry=own.registry_of_keras,
+        registry=own.registry_of_keras, modes=own.modes,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ assert [len(x) for x, _ in loader] == [4, 2]  # Keras on TensorFlow trains on su
 TORCH = f"""{LOADER}
 from torch import nn
 model = nn.Linear(4, 1)
+torch.optim.SGD(model.parameters())
 assert [len(x) for x, _ in loader] == [2, 1]
 """
 KERAS = f"""{LOADER}

@@ -49,6 +49,7 @@ ROWS: list[Row] = [
         reason="gradients are rounded to bfloat16 before parts are added up: one device that takes "
         "each batch in two parts ends 5e-2 from itself, in three 4e-2",
     ),
+    Row("boltzmann_by_hand", sample=("mirrored",)),
     Row("bucketed_batches"),
     Row(
         "chains_that_persist",

@@ -16,6 +16,7 @@ from dream.strategies.registry import load
 
 if TYPE_CHECKING:
     from dream.adapters.pytorch.compression import Exchanged
+    from dream.adapters.pytorch.data.modes import Modes
     from dream.adapters.pytorch.data.shares import Shares
     from dream.adapters.pytorch.hooks import Patches
     from dream.adapters.pytorch.module import ModuleRegistry
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class KerasEntry:
     """Opens and closes a block for Keras along with dream's. opener: the address of what makes it,
     from the plan, the communicator and, where gradients do not become their mean, `exchanged`.
-    shares: those that loaders hand out. registry: whose modules its models are in a torch loop."""
+    shares: those that loaders hand out. registry: whose modules its models are in a torch loop.
+    modes: told that the block trains."""
 
     def __init__(
         self,
@@ -36,8 +38,9 @@ class KerasEntry:
         exchanged: Exchanged | None = None,
         shares: Shares | None = None,
         registry: ModuleRegistry | None = None,
+        modes: Modes | None = None,
     ) -> None:
-        self._registry = registry
+        self._registry, self._modes = registry, modes
         self._opener, self._exchanged, self._shares = opener, exchanged, shares
         self._plan = plan
         self._communicator = communicator
@@ -93,6 +96,8 @@ class KerasEntry:
                 self._block.engine.registry = self._registry
                 if self._shares is not None:
                     self._block.engine.handed = self._shares.handed
+        if self._modes is not None:
+            self._modes.differentiates = True  # Keras's optimizers are not torch's
         self._open = True
         self._block.enter()
 
