@@ -131,6 +131,7 @@ class TorchAdapter(Adapter):
             self.parallelism.hear_last()
 
     def prepare(self, *objects: Any) -> tuple[Any, ...]:
+        self.parallelism.modes.differentiates = True
         self.parallelism.expect(objects)
         return tuple(self._prepare(item) for item in objects)
 

@@ -46,8 +46,10 @@ def shuffled_order(env: Env) -> Figures:
                 for _ in batches:
                     pass
     with env.block(seed=7):
+        _trains()
         other = _indices(DataLoader(Indexed(61), batch_size=BATCH, shuffle=True), 1)
     with env.block():
+        _trains()
         again = _indices(DataLoader(Indexed(61), batch_size=BATCH, shuffle=True), 1)
     return {"seen": seen, "other": other, "again": again, "parameters": parameters(model)}
 
@@ -55,10 +57,16 @@ def shuffled_order(env: Env) -> Figures:
 @CASES.add(*EVERYWHERE)
 def sizes_of_a_rank_without_sample(env: Env) -> Figures:
     with env.block():
+        _trains()
         batches = DataLoader(Indexed(49), batch_size=BATCH)
         seen = _indices(batches, 2)
         shapes = [(tuple(x.shape), tuple(y.shape)) for _, x, y in batches]
     return {"seen": seen, "shapes": shapes, "length": len(batches)}
+
+
+def _trains() -> None:
+    """Have the block train by gradients: before that, every rank has whole batches."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 class _Countdown(torch.utils.data.Sampler[list[int]]):
@@ -81,6 +89,7 @@ def samplers_of_the_user(env: Env) -> Figures:
     weighted = WeightedRandomSampler([1.0] * 61, 20, generator=own)
     random = RandomSampler(data, replacement=True, num_samples=30, generator=own)
     with env.block():
+        _trains()
         seen = {
             "subset": _indices(DataLoader(data, batch_size=8, sampler=subset), 2),
             "weighted": _indices(DataLoader(data, batch_size=8, sampler=weighted), 1),

@@ -159,6 +159,7 @@ def dropout_masks(env: Env) -> Figures:
         random.seed(9)
         with env.block() as strategy:
             model = _Noisy()
+            momentum(model.parameters())
             if way == "prepared":
                 _ = strategy and strategy.prepare(model)
             else:
