@@ -36,7 +36,7 @@ class ByHand(Iterator[Any]):
         except StopIteration:
             self._shares.ended(self)
             raise
-        if not self._modes.differentiates or self._modes.evaluate():
+        if self._modes.evaluate():
             return batch
         sizes = sizes_of(batch)
         share = self._share(sizes.pop()) if len(sizes) == 1 else None

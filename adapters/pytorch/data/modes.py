@@ -105,7 +105,7 @@ class Modes:
     def evaluate(self) -> bool:
         """Whether every model that the loop last trained is in eval mode; where it has trained
         none yet, every module that holds parameters. Not where it is about to train another."""
-        if not self.differentiates:
+        if not self.differentiates and not current.is_apart():  # whose reads are ahead by chance
             return True
         if any(module.training for module in self._anew):
             return False

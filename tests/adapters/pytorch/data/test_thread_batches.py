@@ -4,11 +4,13 @@ batch is goes with what is made of it, however far the thread is ahead."""
 from __future__ import annotations
 
 import gc
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from queue import Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from weakref import ref
 
@@ -181,6 +183,44 @@ def in_a_thread(word: str) -> dict[str, Any]:
 
 def test_a_thread_that_trains_itself_draws_for_the_global_batch() -> None:
     hold(in_a_thread, "mirrored", ranks=2, within=2e-5)
+
+
+def read_before(word: str) -> dict[str, list[float]]:
+    """A thread has read batches when the model and its optimizer are made: three on rank 0, one
+    on rank 1."""
+    ahead: Queue[Batch | None] = Queue(maxsize=3)
+    first = Event()
+
+    def read(loader: Iterable[Batch]) -> None:
+        for number, batch in enumerate(passes(loader)):
+            ahead.put(batch)
+            if number == 0:
+                first.set()
+                if os.environ.get("RANK") == "1":
+                    made.wait()
+        ahead.put(None)
+
+    made = Event()
+    with dream.strategy(word) if word else nullcontext():
+        torch.manual_seed(3)
+        data = TensorDataset(torch.randn(45, 6), torch.randint(0, 3, (45,)))
+        Thread(target=read, args=[DataLoader(data, batch_size=8)], daemon=True).start()
+        first.wait()
+        while os.environ.get("RANK") == "0" and not ahead.full():
+            time.sleep(0.01)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        made.set()
+        while (batch := ahead.get()) is not None:
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+    return {"model": [float(sum(x.double().abs().sum() for x in model.state_dict().values()))]}
+
+
+def test_a_thread_that_reads_before_there_is_an_optimizer_reads_shares() -> None:
+    """Else how many whole batches a rank has read by then would be a matter of time."""
+    hold(read_before, "mirrored", ranks=2, within=1e-6)
 
 
 def in_one_pool() -> tuple[int, int]:
