@@ -113,7 +113,9 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         if not isinstance(share, BatchShare):
-            share = BatchShare(*(share[place] for place in range(share.shape[0])))
+            # TensorFlow's iterator over GPUs knows no sizes; the last number is of runs alone
+            many = share.shape[0] or (3 if engine.division.weights is None else 4)
+            share = BatchShare(*(share[place] for place in range(many)))
         return element[BATCH], share
     return element, BatchShare(1.0, float(engine.parts))
 
