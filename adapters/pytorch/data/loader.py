@@ -163,6 +163,7 @@ class LoaderSharder:
 
     def _deal_divided(self, loader: DataLoader[Any], sampler: Any) -> None:
         """Deal a loader of a script that divides the data itself: its batch size is a rank's."""
+        self._modes.differentiates = True  # what it counts by hand it adds up over the ranks itself
         source = global_batches(loader, sampler, self._all)
         self._take(loader, source, own_parts=True)
 

@@ -28,8 +28,8 @@ class Modes:
     begun. differentiates: whether an optimizer was made, or a gradient asked for; what a loop does
     before that, it does by hand, with whole batches on every rank."""
 
-    def __init__(self, *, differentiates: bool = True) -> None:
-        self.differentiates = differentiates
+    def __init__(self) -> None:
+        self.differentiates = True
         self._made = ModuleSet()
         self._called, self._anew = ModuleSet(), ModuleSet()
         self._whole = False
