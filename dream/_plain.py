@@ -91,7 +91,10 @@ _WRONG = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionE
 
 @final
 class _Writer:
-    """buffers: what follows the tree, in its order."""
+    """Takes a value apart into a JSON tree and the buffers beside it.
+
+    buffers: what follows the tree, in its order.
+    """
 
     def __init__(self, codec: Codec | None) -> None:
         self._codec = codec

@@ -27,7 +27,10 @@ _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {
 
 @final
 class TensorFlowTensors(Tensors):
-    """_begun: a call that was compared in a graph has not given its result yet."""
+    """TensorFlow's tensors, for the communicator.
+
+    _begun: a call that was compared in a graph has not given its result yet.
+    """
 
     def __init__(self) -> None:
         self._begun = False

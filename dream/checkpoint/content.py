@@ -52,11 +52,14 @@ class Replicas:
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
-    """step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
+    """All that one checkpoint holds.
+
+    step: updates made so far. models: NAME -> arrays; "" where there is one model. data: where
     training stands in it. random: the generators. facts: who wrote it. layers: NAME -> the model's
     layers in words of every framework, or why there are none. dtypes: NAME -> the type of each
     array in training. runs: wandb's and mlflow's ids, where one was under way. replicas: where each
-    rank has its own state, of which the others here are the mean."""
+    rank has its own state, of which the others here are the mean.
+    """
 
     step: int
     models: Mapping[str, Arrays] = field(repr=False)

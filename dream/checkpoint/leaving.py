@@ -92,8 +92,11 @@ class Notice:
 @final
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """leaves: whether a rank was asked to. due: whether it is time for a checkpoint. commits: or
-    for one in memory. again: whether who leaves starts again at once, from memory."""
+    """What the ranks do at the end of this step, alike on all.
+
+    leaves: whether a rank was asked to. due: whether it is time for a checkpoint. commits: or
+    for one in memory. again: whether who leaves starts again at once, from memory.
+    """
 
     leaves: bool
     due: bool

@@ -12,8 +12,11 @@ TOKEN = "KUBEFLOW_TRAINER_STATUS_TOKEN"
 
 @final
 class StatusAddress(NamedTuple):
-    """certificate, token: files, of those that sign the server's certificate, and with what to show
-    it; empty where none is named."""
+    """Where a job's state is told to Kubeflow, and by which right.
+
+    certificate, token: files, of those that sign the server's certificate, and with what to show
+    it; empty where none is named.
+    """
 
     url: str
     certificate: str

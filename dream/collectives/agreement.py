@@ -15,7 +15,10 @@ from dream.collectives.transport import OPS, Length, Native, Op
 
 @final
 class Agreement:
-    """check: whether anything is compared."""
+    """Has the ranks agree on a collective call before it is made.
+
+    check: whether anything is compared.
+    """
 
     def __init__(self, members: Members, tensors: Tensors, do: Composed, *, check: bool) -> None:
         self._members, self._tensors, self._do = members, tensors, do

@@ -20,8 +20,11 @@ _moments = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """epoch: which pass. batches, samples: of it, handed out so far. digest: of what was handed
-    out, where the order is not dream's; 0 where it is."""
+    """Where a loader stands in its data.
+
+    epoch: which pass. batches, samples: of it, handed out so far. digest: of what was handed
+    out, where the order is not dream's; 0 where it is.
+    """
 
     epoch: int = 0
     batches: int = 0

@@ -13,7 +13,10 @@ _NAME = "dream_track"
 
 @runtime_checkable
 class Tracked(Protocol):
-    """cut: whether the loop over its last pass was left in its midst."""
+    """A position in data that checkpoints keep and restore.
+
+    cut: whether the loop over its last pass was left in its midst.
+    """
 
     @property
     def cut(self) -> bool: ...
@@ -30,7 +33,10 @@ class OneOfSeveral(Tracked, Protocol):
 
 
 class Counted(Tracked, Protocol):
-    """handed: batches to train on, so far."""
+    """A tracked position that counts its batches.
+
+    handed: batches to train on, so far.
+    """
 
     handed: int
 
@@ -40,7 +46,10 @@ _counted: WeakSet[Counted] = WeakSet()
 
 @final
 class SampleCount:
-    """samples: of global batches to train on that this process was handed its part of, so far."""
+    """Counts the samples that a process trains on.
+
+    samples: of global batches to train on that this process was handed its part of, so far.
+    """
 
     __slots__ = ("samples",)
 

@@ -38,7 +38,10 @@ BEAT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """ended: whether the epoch is done by all; fresh: whether the parameters have changed."""
+    """What a server answers to a push or a pull.
+
+    ended: whether the epoch is done by all; fresh: whether the parameters have changed.
+    """
 
     lease: Lease | None
     ended: bool

@@ -50,7 +50,10 @@ class Clocks:
 
 @final
 class Coordinator:
-    """bound: the `staleness=` option; 0 makes one update of each global batch, in parts."""
+    """Deals batches to workers, and bounds how far they run ahead of each other.
+
+    bound: the `staleness=` option; 0 makes one update of each global batch, in parts.
+    """
 
     def __init__(self, workers: int, bound: int | None) -> None:
         self._workers = workers

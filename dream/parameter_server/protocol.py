@@ -64,8 +64,11 @@ _LONG = (FrameKind.REGISTER, FrameKind.ANSWER)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """numbers, reals: as the kind has it; text: packed words; size: bytes of the buffer that
-    follows."""
+    """One message between worker and server.
+
+    numbers, reals: as the kind has it; text: packed words; size: bytes of the buffer that
+    follows.
+    """
 
     kind: int
     numbers: tuple[int, ...] = (0, 0, 0, 0, 0, 0)

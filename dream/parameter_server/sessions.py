@@ -52,10 +52,13 @@ class Session:
 
 @final
 class Sessions:
-    """changed: the server's one lock, notified of whatever a worker may wait for; all methods but
+    """The workers of a server: who came, who has finished, what failed.
+
+    changed: the server's one lock, notified of whatever a worker may wait for; all methods but
     `heard_of` are called with it held. seen, finished: ranks that came, and that have finished.
     failure: what ends the server. clock: how long the server has been up, less the time in which
-    it was itself stopped; who presides keeps it going."""
+    it was itself stopped; who presides keeps it going.
+    """
 
     def __init__(self, coordinator: Coordinator | None) -> None:
         self.changed = threading.Condition()
@@ -138,7 +141,10 @@ class Sessions:
 
 @final
 class RequestHandler:
-    """parts: in how many a batch is dealt."""
+    """Answers what workers ask of a server.
+
+    parts: in how many a batch is dealt.
+    """
 
     def __init__(
         self, sessions: Sessions, shard: ShardState, coordinator: Coordinator | None, parts: int

@@ -78,8 +78,11 @@ def _mean(parts: list[BatchGradient]) -> BatchGradient:
 
 @final
 class ShardState:
-    """version: how many updates were made; loss: of the last one; layout, dtype: what the
-    parameters are, once a worker has told; untrained: what else of the model starts alike."""
+    """One server's shard of the model: its parameters and their optimizer.
+
+    version: how many updates were made; loss: of the last one; layout, dtype: what the
+    parameters are, once a worker has told; untrained: what else of the model starts alike.
+    """
 
     def __init__(
         self, optimizer: ServerOptimizer, job: ServerJob, coordinator: Coordinator | None

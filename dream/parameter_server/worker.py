@@ -148,7 +148,10 @@ class LeasedPass:
 
 @final
 class Worker:
-    """pushes: how many steps this worker has made; state: what the servers hold, once they do."""
+    """Trains on one rank against the servers: pulls parameters, pushes gradients.
+
+    pushes: how many steps this worker has made; state: what the servers hold, once they do.
+    """
 
     def __init__(self, job: ServerJob) -> None:
         self.job, self.client = job, Client(job)

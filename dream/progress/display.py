@@ -17,8 +17,11 @@ from dream.data.tracked import Tracked
 
 @final
 class Figures:
-    """track: what counts the samples of all ranks; None where nobody does, and each batch is taken
-    for one of `parts` equal shares."""
+    """The figures of a loop's progress.
+
+    track: what counts the samples of all ranks; None where nobody does, and each batch is taken
+    for one of `parts` equal shares.
+    """
 
     def __init__(self, track: Tracked | None, parts: int) -> None:
         self._track = track
@@ -94,7 +97,10 @@ BETWEEN_LINES = 10.0
 
 
 class Display(ABC):
-    """seconds: between two looks at the figures, which may have to be waited for."""
+    """Shows a loop's progress somewhere: a terminal, a file, a log.
+
+    seconds: between two looks at the figures, which may have to be waited for.
+    """
 
     seconds: float
 

@@ -67,7 +67,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """path: of the core; None where there is none, and then why says what to do."""
+    """Whether the native core can be used here.
+
+    path: of the core; None where there is none, and then why says what to do.
+    """
 
     path: Path | None
     why: str = ""

@@ -33,7 +33,10 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """fd: of the memory, in the process that made it. slot: bytes, of each rank's each slot."""
+    """Shared memory that one process has made for all ranks of a host.
+
+    fd: of the memory, in the process that made it. slot: bytes, of each rank's each slot.
+    """
 
     fd: int
     slot: int

@@ -140,9 +140,12 @@ def call_in(file: str, function: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """call: what this rank waits in; empty where it does not wait. ranks: those that it waits for;
+    """What a rank does now, and whom it waits for.
+
+    call: what this rank waits in; empty where it does not wait. ranks: those that it waits for;
     None where it cannot tell. mark: the same for as long as it is the same wait. patient: whether
-    that may last."""
+    that may last.
+    """
 
     call: str = ""
     ranks: tuple[int, ...] | None = None

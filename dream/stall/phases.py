@@ -52,7 +52,10 @@ that backward calls again is backward."""
 
 @dataclass(frozen=True, slots=True)
 class PhaseRule:
-    """place: a file, or a folder with a slash at its end. functions: of it; empty for all."""
+    """Code that belongs to one phase of training.
+
+    place: a file, or a folder with a slash at its end. functions: of it; empty for all.
+    """
 
     place: str
     phase: Phase

@@ -34,7 +34,9 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """steps: training steps so far. call: what the rank waits in; empty where it does not wait.
+    """What one rank told of itself last.
+
+    steps: training steps so far. call: what the rank waits in; empty where it does not wait.
     ranks: those it waits for; None where it cannot tell. waited: seconds in this wait; quiet: since
     its last training step. gave_up: whether it has ended a wait of its own with an error. stack:
     its Python stack, innermost call first, where it is known; called: that of a function of the
@@ -42,6 +44,7 @@ class RankStatus:
     samples: of all ranks, a second, of late; 0 where nobody counts them. looked: how often it has
     looked where it stands, and stood: how often it stood still for others then; spent: how often it
     did not and was in which phase. patient: whether its wait may last as long as others are busy.
+
     """
 
     rank: int
@@ -99,9 +102,12 @@ def text_of(said: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """waiting: ranks that wait. culprits: those that they wait for; none where every rank waits,
+    """Ranks that wait, and those that they wait for.
+
+    waiting: ranks that wait. culprits: those that they wait for; none where every rank waits,
     each in its own call. call: what is waited in, by the one that has waited longest. seconds: how
-    long that is."""
+    long that is.
+    """
 
     waiting: tuple[int, ...]
     culprits: tuple[int, ...]

@@ -31,8 +31,11 @@ _TASKS = "/proc/self/task"
 @final
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """share: of the time, for which the others stood still more than it. phase: in which it was
-    more often than they, the most of all; None where nothing is known of that."""
+    """A rank that the others have waited for, time and again.
+
+    share: of the time, for which the others stood still more than it. phase: in which it was
+    more often than they, the most of all; None where nothing is known of that.
+    """
 
     rank: int
     share: float

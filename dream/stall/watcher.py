@@ -112,7 +112,10 @@ def overdue(call: str, seconds: float) -> Desynchronized:
 
 @final
 class Watcher:
-    """limit: the stall time."""
+    """A thread that looks whether ranks stand still, and tells who is waited for.
+
+    limit: the stall time.
+    """
 
     def __init__(self, place: Cluster, limit: float) -> None:
         self.rank, self._limit = place.rank, limit

@@ -21,8 +21,11 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
-    """seed: fixes the order of shuffled data; None leaves the script's own. draws: whose random
-    numbers a model's call draws, "global" or "local"."""
+    """How a strategy orders data and draws random numbers.
+
+    seed: fixes the order of shuffled data; None leaves the script's own. draws: whose random
+    numbers a model's call draws, "global" or "local".
+    """
 
     seed: int | None
     draws: str

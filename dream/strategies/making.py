@@ -92,7 +92,10 @@ def communicator(
 
 @final
 class PendingAdapter:
-    """framework: None until something says it."""
+    """Stands for a strategy's adapter until its framework is known.
+
+    framework: None until something says it.
+    """
 
     def __init__(
         self, choice: Choice, place: Cluster, framework: Framework | None, randomness: Randomness

@@ -67,7 +67,10 @@ _RANKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """works: None where it was not tried. said: why not, or how long a sum took."""
+    """Whether something of this machine works, as tried.
+
+    works: None where it was not tried. said: why not, or how long a sum took.
+    """
 
     works: bool | None
     said: str

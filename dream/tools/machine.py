@@ -25,9 +25,12 @@ _SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """cores: that we may use; load: processes that wanted one before the first cell started, the
+    """The machine that a table was read on, and how busy it was.
+
+    cores: that we may use; load: processes that wanted one before the first cell started, the
     mean over a minute; others: cores that other programs kept busy while cells ran, the mean;
-    None where the system does not tell."""
+    None where the system does not tell.
+    """
 
     cores: int
     load: float

@@ -18,8 +18,11 @@ CROWD = 32
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """strategy: as `dream run --strategy` takes it. processes: ranks of the job, the servers, which
-    are the last ones and train nothing, among them. devices: per process."""
+    """A strategy on so many devices of this machine.
+
+    strategy: as `dream run --strategy` takes it. processes: ranks of the job, the servers, which
+    are the last ones and train nothing, among them. devices: per process.
+    """
 
     strategy: str
     processes: int

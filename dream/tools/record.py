@@ -39,9 +39,12 @@ plain: the block does nothing."""
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """folder: where the record goes. steps: after how many the script ends.
+    """What a rank is to record of its training.
+
+    folder: where the record goes. steps: after how many the script ends.
 
     parts: in how many parts the model works on each batch, one after the other.
+
     """
 
     folder: Path
@@ -63,10 +66,13 @@ class RecordRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """first_step: seconds since 1970; clocks: when each step was told of, by a clock that all ranks
+    """When a rank took its steps, and what they took beside time.
+
+    first_step: seconds since 1970; clocks: when each step was told of, by a clock that all ranks
     of a machine share; sent: bytes over sockets in a step, the mean, None where nobody counts or
     there was but one; entered_bytes: resident when the first block was entered; peak_bytes: the
-    most ever."""
+    most ever.
+    """
 
     first_step: float = 0.0
     clocks: Sequence[float] = ()

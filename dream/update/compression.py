@@ -23,9 +23,12 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """kind: by rounding, by matrices of low rank, by the largest elements alone.
+    """How gradients are compressed on their way.
+
+    kind: by rounding, by matrices of low rank, by the largest elements alone.
 
     amount: powersgd: the rank; topk: the fraction of elements that travel.
+
     """
 
     kind: Kind

@@ -47,8 +47,11 @@ class HeldVariable:
 
 @dataclass(frozen=True)
 class KerasOptimizerSpec:
-    """kind, config: the name of the optimizer's class, and what makes another; schedule: as a
-    variable's constraint, in the place of a learning rate; state: its variables, by name."""
+    """A Keras optimizer as it travels to a server.
+
+    kind, config: the name of the optimizer's class, and what makes another; schedule: as a
+    variable's constraint, in the place of a learning rate; state: its variables, by name.
+    """
 
     kind: str
     config: dict[str, Any]

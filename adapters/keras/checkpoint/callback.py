@@ -78,7 +78,10 @@ _KEPT: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 
 @final
 class OtherCallbacks:
-    """kept: by class and place in it what each had come to when it was last remembered."""
+    """The script's own callbacks, whose figures checkpoints keep.
+
+    kept: by class and place in it what each had come to when it was last remembered.
+    """
 
     def __init__(self, users: Sequence[Any]) -> None:
         self.kept: dict[str, dict[str, Any]] = {}

@@ -30,7 +30,10 @@ _UNDIVIDED = Division(1)
 
 @final
 class Reads:
-    """now: what a pass that starts now reads. evaluates: whether the models of the block do."""
+    """What passes over loaders read: a share, or every sample.
+
+    now: what a pass that starts now reads. evaluates: whether the models of the block do.
+    """
 
     def __init__(self, evaluates: Callable[[], bool] = lambda: False) -> None:
         self.now: Reading = "by mode"

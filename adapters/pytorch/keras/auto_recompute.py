@@ -20,7 +20,10 @@ _NONE = torch.nn.Module()
 
 @final
 class MeasuringChooser(Chooser):
-    """world: all ranks. calls: of the first update."""
+    """Chooses what is computed again by measuring the first update.
+
+    world: all ranks. calls: of the first update.
+    """
 
     def __init__(
         self, model: Any, budget: float | str | None, world: Communicator, calls: int

@@ -36,7 +36,10 @@ class Seen:
 
 @final
 class Look:
-    """armed: the calls since the last backward, whose parameters are known for such."""
+    """Looks below the nodes of a loss's graph.
+
+    armed: the calls since the last backward, whose parameters are known for such.
+    """
 
     def __init__(self, armed: list[TrainingCall]) -> None:
         self._armed = armed

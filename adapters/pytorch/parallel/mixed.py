@@ -205,7 +205,10 @@ def _times(x: torch.Tensor, count: float) -> torch.Tensor:
 
 @final
 class MixedModule(DistributedModule):
-    """resyncs: of the block. loss: what backward starts from."""
+    """A module in a job whose ranks are of two frameworks.
+
+    resyncs: of the block. loss: what backward starts from.
+    """
 
     def __init__(
         self,

@@ -26,11 +26,14 @@ Places = dict[int, tuple[CodeType, int]]
 
 @final
 class Words(NamedTuple):
-    """given: names in the call, then those in the lines that these were set in, and so on, but in
+    """The names around a call in a script, by where they were set.
+
+    given: names in the call, then those in the lines that these were set in, and so on, but in
     no loop that the call is not in, whose names another thing may have had. bound:
     names that loops around the call have set in this turn, the innermost loop's first, of each the
     last set first.
-    free: names that no loop sets. loop: the innermost one around the call."""
+    free: names that no loop sets. loop: the innermost one around the call.
+    """
 
     given: tuple[tuple[str, ...], ...]
     bound: tuple[tuple[str, ...], ...]

@@ -18,8 +18,11 @@ from dream.update.precision import Precision as Row
 
 @final
 class _MasterWeight:
-    """value: of a parameter, or of this rank's piece of one. version: of the parameter when it was
-    last this one's rounding."""
+    """A parameter in float32, of which the model has a rounded copy.
+
+    value: of a parameter, or of this rank's piece of one. version: of the parameter when it was
+    last this one's rounding.
+    """
 
     def __init__(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
         self.value = nn.Parameter(value)

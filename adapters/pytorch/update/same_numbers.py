@@ -24,7 +24,10 @@ _LEAF = "torch::autograd::AccumulateGrad"
 
 @final
 class SameNumbers:
-    """runs: parameters, a model's each, that every rank has alike, with their gradients."""
+    """Knows numbers that every rank has alike, and so are no rank's own.
+
+    runs: parameters, a model's each, that every rank has alike, with their gradients.
+    """
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs

@@ -28,7 +28,10 @@ _LIKELY_ROWS = 32
 
 @final
 class TracedChooser(Chooser):
-    """rows: those of a part's batch, asked for when it is traced; None where they are not known."""
+    """Chooses what is computed again by tracing a step.
+
+    rows: those of a part's batch, asked for when it is traced; None where they are not known.
+    """
 
     def __init__(self, model: Any, budget: float | str, rows: Callable[[], int | None]) -> None:
         super().__init__(model)

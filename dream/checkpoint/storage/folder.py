@@ -71,8 +71,11 @@ class Begun:
 
 @final
 class CheckpointFolder:
-    """keep: how many of the newest stay. best: a name in `extra` whose smallest value stays too.
-    in_memory: whether it lies in memory, where there is nothing to flush, and no pointer."""
+    """A folder of checkpoints, a subfolder each, and which of them stay.
+
+    keep: how many of the newest stay. best: a name in `extra` whose smallest value stays too.
+    in_memory: whether it lies in memory, where there is nothing to flush, and no pointer.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], *, keep: int = 3, best: str | None = None,

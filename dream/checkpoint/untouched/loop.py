@@ -18,7 +18,10 @@ _begun: Counter[str] = Counter()
 
 @final
 class CountedLoop:
-    """values: what the loop's function is to assign before its first item."""
+    """The items of a training loop that was not written for checkpoints, counted as they are taken.
+
+    values: what the loop's function is to assign before its first item.
+    """
 
     def __init__(
         self, items: Iterable[Any], place: str, names: tuple[str, ...], carried: tuple[str, ...],

@@ -10,11 +10,14 @@ from dream.checkpoint.checkpointer import Parts
 
 
 class Trained(ABC):
-    """known: whether it has been said, or need not be, that nothing is kept. steps: those that
+    """What trains in a block, as the framework at hand knows it.
+
+    known: whether it has been said, or need not be, that nothing is kept. steps: those that
     optimizers of the block have taken, all together. updates: those of the first to step in each
     loop. kinds: of objects that a checkpoint keeps by itself, or that `unkept` tells of. parted:
     those of which it keeps a part, and a script's class may hold more. bare: one of those without
-    any script's attributes."""
+    any script's attributes.
+    """
 
     known: bool
     steps: int

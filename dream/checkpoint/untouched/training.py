@@ -68,7 +68,10 @@ def training_of(strategy: Strategy | None) -> UntouchedTraining | None:
 
 @final
 class _Steps:
-    """made: updates of all trainings of this process, and of what they went on from."""
+    """Counts the updates of a process.
+
+    made: updates of all trainings of this process, and of what they went on from.
+    """
 
     made = 0
 

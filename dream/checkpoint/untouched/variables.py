@@ -58,9 +58,12 @@ class Variables:
 
 @final
 class VariablesOfALoop:
-    """names: what its body assigns. carried: those of them that one run of it may leave to the
+    """The variables that a training loop assigns, read for a checkpoint and put back from one.
+
+    names: what its body assigns. carried: those of them that one run of it may leave to the
     next. declared: what functions of the script declare `global`. trained: knows its
-    framework's tensors, and what is kept otherwise."""
+    framework's tensors, and what is kept otherwise.
+    """
 
     def __init__(
         self, frame: FrameType, names: Iterable[str], carried: Iterable[str],

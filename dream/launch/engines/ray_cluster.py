@@ -26,8 +26,11 @@ Show = Callable[[int, bytes, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """n: ranks a host. command: child.py's arguments; call: for it, a function. environ: for every
-    rank. gpus: whether each rank has one."""
+    """The ranks that a job wants of Ray.
+
+    n: ranks a host. command: child.py's arguments; call: for it, a function. environ: for every
+    rank. gpus: whether each rank has one.
+    """
 
     n: int
     nnodes: int
@@ -40,8 +43,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """code: the job's exit code. said: why, where it failed.
-    results: what `dream.launch`'s function gave, by rank."""
+    """How a job on Ray ended.
+
+    code: the job's exit code. said: why, where it failed.
+    results: what `dream.launch`'s function gave, by rank.
+    """
 
     code: int
     said: str = ""

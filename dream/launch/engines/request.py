@@ -26,7 +26,10 @@ _SLOTS = re.compile(r"(?P<name>\S+)\s+(?:slots=)?(?P<count>\d+)\b.*")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """name: as ssh takes it, with a user or without; count: ranks there, None where nobody says."""
+    """A host of `--hosts`.
+
+    name: as ssh takes it, with a user or without; count: ranks there, None where nobody says.
+    """
 
     name: str
     count: int | None = None

@@ -42,8 +42,11 @@ _LONGEST_FILE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """modules: in the order in which to import them; none where that is not known. sets: variables
-    that the script gives a constant before its first import of a framework."""
+    """What a rank will import, as far as its script tells before it runs.
+
+    modules: in the order in which to import them; none where that is not known. sets: variables
+    that the script gives a constant before its first import of a framework.
+    """
 
     modules: tuple[str, ...] = ()
     sets: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +116,11 @@ def _source(command: Sequence[str]) -> Path | None:
 
 @dataclass(slots=True)
 class _Found:
-    """names: packages that are imported, by the script or its own modules; inside: by functions of
-    theirs, which may never be called; seeds: whether Keras's generators are seeded by name."""
+    """What was read in a script and the modules of its own.
+
+    names: packages that are imported, by the script or its own modules; inside: by functions of
+    theirs, which may never be called; seeds: whether Keras's generators are seeded by name.
+    """
 
     names: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)

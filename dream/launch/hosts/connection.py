@@ -143,8 +143,11 @@ class Listener(ABC):
 
 @final
 class Line:
-    """connect: a new connection, OSError where there is none now; DreamError where this side is
-    not taken."""
+    """Keeps a connection to another host open: makes it anew where it breaks.
+
+    connect: a new connection, OSError where there is none now; DreamError where this side is
+    not taken.
+    """
 
     def __init__(self, connect: Connect, listener: Listener) -> None:
         self._connect = connect

@@ -69,9 +69,12 @@ def _short(ending: Ending) -> Ending:
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
+    """How a job of several hosts ended, and who is to be named for it.
+
+    cause: the rank to name; None where `lost` says what else ended the job. stopped: whether a
     signal from outside did, which gives ranks of every host the grace; changes: whether the job
-    goes on at once, with other hosts."""
+    goes on at once, with other hosts.
+    """
 
     cause: Blame | None = None
     lost: str = ""

@@ -26,8 +26,11 @@ _QUIET_SECONDS = 2.5
 
 @final
 class HostLink(Listener):
-    """connect: a connection to node 0's hub. where: its address, for messages. farewell: what is
-    left to do once this side has said goodbye."""
+    """A host's side of the talk with node 0's launcher.
+
+    connect: a connection to node 0's hub. where: its address, for messages. farewell: what is
+    left to do once this side has said goodbye.
+    """
 
     def __init__(
         self, node: Node, connect: Connect, where: str, farewell: Callable[[], None]

@@ -171,8 +171,11 @@ def absent(missing: str, nnodes: int, seconds: float, detail: str = "") -> str:
 
 @final
 class Meeting:
-    """nnodes: as node 0 was given it. seconds: how long the others have to come. least: how many
-    are enough, once nobody else has come for last_call seconds."""
+    """Waits for all hosts of a job, and numbers them.
+
+    nnodes: as node 0 was given it. seconds: how long the others have to come. least: how many
+    are enough, once nobody else has come for last_call seconds.
+    """
 
     def __init__(self, nnodes: int, seconds: float, least: int = 0, last_call: float = 0.0) -> None:
         self.nnodes = nnodes

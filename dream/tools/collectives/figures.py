@@ -67,8 +67,11 @@ SENT: Mapping[str, Callable[[int, int], Sequence[float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingSettings:
-    """sizes: in bytes; algorithms: of all_reduce, beside the transports' own; rounds: how often
-    each is read; timeout: seconds that one framework's job may take."""
+    """Which collectives are timed, and for how long.
+
+    sizes: in bytes; algorithms: of all_reduce, beside the transports' own; rounds: how often
+    each is read; timeout: seconds that one framework's job may take.
+    """
 
     n: int
     operations: Sequence[str]

@@ -27,7 +27,10 @@ from dream.tools.verify.judge import LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """text: for people; sent: (N, P) -> bytes."""
+    """The bytes that a strategy sends in a step, by formula.
+
+    text: for people; sent: (N, P) -> bytes.
+    """
 
     text: str
     sent: Callable[[int, int], float]

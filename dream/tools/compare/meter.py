@@ -42,7 +42,10 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """steps, samples: so far; sent: bytes over sockets so far, None where nobody counts."""
+    """What a meter shows.
+
+    steps, samples: so far; sent: bytes over sockets so far, None where nobody counts.
+    """
 
     clock: float
     steps: int

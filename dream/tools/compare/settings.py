@@ -18,8 +18,11 @@ _HOW = "Pass --slow RANK:FACTOR, as in --slow 1:4."
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """rank: the one that is slow; factor: how many times as long each of its steps takes, for
-    after each it sleeps in proportion to what it took."""
+    """A rank that is made slow on purpose.
+
+    rank: the one that is slow; factor: how many times as long each of its steps takes, for
+    after each it sleeps in proportion to what it took.
+    """
 
     rank: int
     factor: float
@@ -104,10 +107,13 @@ class TaskJob:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """timeout: seconds that a cell may take in a round, start-up included. within: those that all
+    """How a comparison is run.
+
+    timeout: seconds that a cell may take in a round, start-up included. within: those that all
     rounds but the first may take. script: what each rank's interpreter is given, where a user's
     script is compared; empty for an embedded task. slow: a worker that is slow in rows of their
-    own."""
+    own.
+    """
 
     job: TaskJob
     tasks: Mapping[str, str]

@@ -27,7 +27,10 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """x, y: samples to train on; x_test, y_test: to test on. Samples come first in every array."""
+    """A task's samples.
+
+    x, y: samples to train on; x_test, y_test: to test on. Samples come first in every array.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]

@@ -71,9 +71,12 @@ def check_devices(what: str, devices: int) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """place: file.py:function. batch_size: the global one, None for the example's. memory: bytes
+    """What `dream plan` is asked for.
+
+    place: file.py:function. batch_size: the global one, None for the example's. memory: bytes
     of a device, None for the hardware's. scale: numbers of devices to simulate, with as many
-    samples on each as there are on one of `devices`. reliability: of devices that fail."""
+    samples on each as there are on one of `devices`. reliability: of devices that fail.
+    """
 
     place: str
     devices: int

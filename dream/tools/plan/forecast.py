@@ -22,7 +22,10 @@ from dream.tools.plan.traffic import Memory, Message, bytes_of, given, memory, s
 @final
 @dataclass(frozen=True, slots=True)
 class Time:
-    """communication: what is not hidden; idle: a device's, in a pipeline. All in seconds."""
+    """The parts of a step's time.
+
+    communication: what is not hidden; idle: a device's, in a pipeline. All in seconds.
+    """
 
     compute: float
     communication: float
@@ -215,8 +218,11 @@ class Source:
 @final
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """sent: bytes that a device sends in a step; given: to each collective. batch: the global one.
-    limit: bytes that a device has, or None. sources: of the figures that times rest on."""
+    """A training step under one strategy, foretold.
+
+    sent: bytes that a device sends in a step; given: to each collective. batch: the global one.
+    limit: bytes that a device has, or None. sources: of the figures that times rest on.
+    """
 
     candidate: Candidate
     memory: Memory

@@ -40,8 +40,11 @@ class Reliability:
 @final
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """between: seconds from one failure of any device to the next. every: seconds between
-    checkpoints. share: of the time that is training which lasts."""
+    """What remains of a device's time where devices fail.
+
+    between: seconds from one failure of any device to the next. every: seconds between
+    checkpoints. share: of the time that is training which lasts.
+    """
 
     between: float
     every: float

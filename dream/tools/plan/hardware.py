@@ -17,8 +17,11 @@ from dream.tools.plan.sketch import Kind, SketchedOp
 @final
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """latency: seconds before the first byte of a message; bandwidth: bytes a second that a
-    device sends while it receives as many."""
+    """A link between devices or hosts.
+
+    latency: seconds before the first byte of a message; bandwidth: bytes a second that a
+    device sends while it receives as many.
+    """
 
     latency: float
     bandwidth: float

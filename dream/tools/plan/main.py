@@ -123,8 +123,11 @@ class _Reader:
 @final
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """hardware: a preset's name, a file, or "here". measure: hold the forecasts against runs here.
-    timeout: seconds that a step may take."""
+    """What the command line asks for.
+
+    hardware: a preset's name, a file, or "here". measure: hold the forecasts against runs here.
+    timeout: seconds that a step may take.
+    """
 
     hardware: str
     measure: bool

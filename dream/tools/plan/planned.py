@@ -27,8 +27,11 @@ _STAGES = 64
 @final
 @dataclass(frozen=True, slots=True)
 class Point:
-    """efficiency: samples a second of each device, of what one has alone where it fits, else of
-    what each has at the first point. taken: None where nothing fits."""
+    """The best plan for one number of devices.
+
+    efficiency: samples a second of each device, of what one has alone where it fits, else of
+    what each has at the first point. taken: None where nothing fits.
+    """
 
     devices: int
     batch: int
@@ -96,7 +99,10 @@ DEFAULT_BATCH = 32
 @final
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """left_out: by strategy, why the model cannot be trained so."""
+    """All that is foretold of a model.
+
+    left_out: by strategy, why the model cannot be trained so.
+    """
 
     told: ModelFacts
     training: TrainingSpec

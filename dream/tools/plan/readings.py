@@ -34,8 +34,11 @@ class Rates:
 @final
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """batch: the global one, dealt out in `shares`, which neighbouring ranks work on together.
-    steps: that are timed. watched: whether bytes are counted as well."""
+    """Steps that a rank is to run and read.
+
+    batch: the global one, dealt out in `shares`, which neighbouring ranks work on together.
+    steps: that are timed. watched: whether bytes are counted as well.
+    """
 
     place: str
     training: TrainingSpec

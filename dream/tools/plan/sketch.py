@@ -19,9 +19,12 @@ STRATEGY_KINDS: tuple[StrategyKind, ...] = get_args(StrategyKind)
 @final
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """kind: what becomes of a copy of the model; mesh: copies x parts. zero: of sharded.
+    """A strategy with its settings, which a plan may choose.
+
+    kind: what becomes of a copy of the model; mesh: copies x parts. zero: of sharded.
     microbatches: of a pipeline, else 1. several_hosts: whether the copies are on several. offload:
-    whether shards lie on the host."""
+    whether shards lie on the host.
+    """
 
     kind: StrategyKind
     mesh: Mesh
@@ -135,7 +138,10 @@ Kind = Literal["matmul", "convolution", "other"]
 @final
 @dataclass(frozen=True, slots=True)
 class SketchedParameter:
-    """rows: its first dim, along which it is sharded."""
+    """A parameter without values.
+
+    rows: its first dim, along which it is sharded.
+    """
 
     name: str
     elements: int
@@ -151,8 +157,11 @@ class SketchedParameter:
 @final
 @dataclass(frozen=True, slots=True)
 class SketchedOp:
-    """moved: what it reads and writes. call: by what an adapter makes it again elsewhere, the same
-    for operations that take as long; "" where it cannot."""
+    """An operation of a step, by what it computes and moves.
+
+    moved: what it reads and writes. call: by what an adapter makes it again elsewhere, the same
+    for operations that take as long; "" where it cannot.
+    """
 
     phase: Phase
     kind: Kind
@@ -232,8 +241,11 @@ class Rehearsal:
 @final
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """batch: of the example that came with the model, or None. framework: that trains it. kinds:
-    of the strategies that can be foretold for it."""
+    """What is known of a model before anything is foretold.
+
+    batch: of the example that came with the model, or None. framework: that trains it. kinds:
+    of the strategies that can be foretold for it.
+    """
 
     framework: Literal["torch", "tensorflow"]
     flavour: str

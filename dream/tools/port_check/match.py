@@ -20,7 +20,10 @@ OPTIONAL = frozenset({"bias", "beta", "input_bias", "recurrent_bias", "query_bia
 @final
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """missing_in_old, missing_in_new: the optional roles that only the other has."""
+    """Two layers that belong together.
+
+    missing_in_old, missing_in_new: the optional roles that only the other has.
+    """
 
     old: Layer
     new: Layer

@@ -22,8 +22,11 @@ the root of n times as many. Measured: 1 to 6 behind one layer, 11 behind the 66
 @final
 @dataclass(frozen=True, slots=True)
 class ArrayGap:
-    """largest: absolute difference; inf where the shapes differ. relative: to the largest number
-    that counts; tolerance: the most that `relative` may be."""
+    """How far two arrays are apart.
+
+    largest: absolute difference; inf where the shapes differ. relative: to the largest number
+    that counts; tolerance: the most that `relative` may be.
+    """
 
     largest: float
     relative: float

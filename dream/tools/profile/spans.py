@@ -34,8 +34,11 @@ class CollectiveCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """folder: where ranks leave what they recorded. steps: after how many, besides those to warm
-    up, the script ends."""
+    """What a rank is to record, and where.
+
+    folder: where ranks leave what they recorded. steps: after how many, besides those to warm
+    up, the script ends.
+    """
 
     folder: Path
     steps: int
@@ -54,8 +57,11 @@ class ProfileRequest:
 
 @dataclass(frozen=True, slots=True)
 class RankProfile:
-    """bounds: when each step that counts ended, the first of them that of the last one to warm up.
-    own_seconds: what recording itself took of a step, by estimate."""
+    """What one rank has recorded.
+
+    bounds: when each step that counts ended, the first of them that of the last one to warm up.
+    own_seconds: what recording itself took of a step, by estimate.
+    """
 
     rank: int
     framework: str

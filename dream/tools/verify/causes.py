@@ -24,7 +24,10 @@ class Ruling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """name: what it might be; evidence: how that is known; advice: what to do, where it is."""
+    """Why a strategy may differ from one device.
+
+    name: what it might be; evidence: how that is known; advice: what to do, where it is.
+    """
 
     name: str
     ruling: Ruling

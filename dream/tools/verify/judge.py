@@ -47,8 +47,11 @@ single is from itself there counts so many times. Seen on two and three ranks: u
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """updates: that the model took. parameter, loss: of numbers up to 1; of larger ones, relative
-    to them."""
+    """How far numbers may be apart.
+
+    updates: that the model took. parameter, loss: of numbers up to 1; of larger ones, relative
+    to them.
+    """
 
     dtype: str
     updates: int
@@ -141,8 +144,11 @@ def loss_gaps(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """losses: by step; parameters: by name. how: what single was told to do otherwise. gap: why it
-    could not be measured."""
+    """How far single is from itself where rounding alone differs.
+
+    losses: by step; parameters: by name. how: what single was told to do otherwise. gap: why it
+    could not be measured.
+    """
 
     parts: int
     losses: Sequence[float] = ()

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """command: what each rank's interpreter runs. strategies: empty for the sensible ones.
+    """What `dream verify` is asked for.
+
+    command: what each rank's interpreter runs. strategies: empty for the sensible ones.
 
     timeout: seconds that one run may take. quick: look for no causes.
+
     """
 
     command: tuple[str, ...]

@@ -25,7 +25,10 @@ _SPARE_LOOKS, _SPARE_SECONDS = 4, 1.0
 
 @dataclass(frozen=True, slots=True)
 class FoundRank:
-    """facts: of its page; None where it has entered no block yet."""
+    """A rank that was found on this host.
+
+    facts: of its page; None where it has entered no block yet.
+    """
 
     rank: int
     pid: int
@@ -34,8 +37,11 @@ class FoundRank:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """number: its launcher's process; of a job of another launcher, its first rank's here. start:
-    seconds since 1970, where it is known. ranks: those of this host."""
+    """A job that runs on this host.
+
+    number: its launcher's process; of a job of another launcher, its first rank's here. start:
+    seconds since 1970, where it is known. ranks: those of this host.
+    """
 
     number: int
     script: str
@@ -49,9 +55,12 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """status: None where the rank has entered no block yet, or ended meanwhile. line: of the
+    """What is shown of a rank.
+
+    status: None where the rank has entered no block yet, or ended meanwhile. line: of the
     script's own, as `train.py:31 in load`. resident: bytes of memory; 0 once it has ended.
-    read_back: pages of its memory a second that it waits for the disk for."""
+    read_back: pages of its memory a second that it waits for the disk for.
+    """
 
     rank: int
     pid: int

@@ -43,10 +43,13 @@ def detaching(detach: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any],
 @final
 @dataclass(frozen=True, slots=True)
 class DdpSettings:
-    """options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
+    """How DDP is set up for a strategy.
+
+    options: of the strategy. hook: reduces a bucket; None leaves it to the process group.
     riders: what travels with each bucket that it reduces. once: what puts parameters in memory that
     all ranks share, instead; None for replicas of their own. after: gradients are averaged once a
-    backward pass has ended."""
+    backward pass has ended.
+    """
 
     options: Mapping[str, Any]
     hook: GradientHook | None

@@ -16,7 +16,10 @@ from dream._log import logger
 
 @final
 class Offload:
-    """device: what is computed on."""
+    """Keeps shards on the host, and says where that offloads nothing.
+
+    device: what is computed on.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.policy = CPUOffloadPolicy(pin_memory=device.type != "cpu")

@@ -181,8 +181,11 @@ class FullySharded(Sharding):
 
 @final
 class FullyShardedModule(ShardedModule):
-    """reshard: whether gathered parameters are given up between forward and backward. offload:
-    where shards lie on the host."""
+    """A module whose parameters FSDP2 shards.
+
+    reshard: whether gathered parameters are given up between forward and backward. offload:
+    where shards lie on the host.
+    """
 
     def __init__(
         self,

@@ -26,9 +26,12 @@ _MOST_KEPT = 16
 
 @dataclass(frozen=True)
 class TorchOptimizerSpec:
-    """kind: the name of the optimizer's class; shapes: of the shard's parameters; settings: each
+    """A torch optimizer as it travels to a server.
+
+    kind: the name of the optimizer's class; shapes: of the shard's parameters; settings: each
     group's hyper-parameters; groups: each group's parameters, as places in the shard; state: of
-    those that have one, by place."""
+    those that have one, by place.
+    """
 
     kind: str
     defaults: dict[str, Any]

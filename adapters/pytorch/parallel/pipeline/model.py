@@ -247,8 +247,11 @@ def refuse_layers(model: nn.Module) -> None:
 
 @final
 class StageComputation(nn.Module):
-    """last: the stage gives the model's output, which is float32. whole: backward computes the
-    stage again, of which what goes in is kept."""
+    """Runs one stage forward and backward.
+
+    last: the stage gives the model's output, which is float32. whole: backward computes the
+    stage again, of which what goes in is kept.
+    """
 
     def __init__(
         self, graph: nn.Module, precision: ModelPrecision | None, *, last: bool, whole: bool

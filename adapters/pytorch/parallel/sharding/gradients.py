@@ -23,8 +23,11 @@ _SMALL = 1e-6  # as torch's own clipping has it
 
 @final
 class SpreadGradients(Spread):
-    """ranks: those that step together. Each has its shards of some gradients, and others whole; in
-    a pipeline, whose ranks are of stages, each parameter is one rank's alone."""
+    """Gradients whose parts lie on several ranks.
+
+    ranks: those that step together. Each has its shards of some gradients, and others whole; in
+    a pipeline, whose ranks are of stages, each parameter is one rank's alone.
+    """
 
     def __init__(self, ranks: Communicator, *, of_stages: bool = False) -> None:
         self._ranks = ranks.unchecked()  # every rank steps at the same time

@@ -31,7 +31,10 @@ Rule = Callable[..., Any]
 
 @final
 class LocalShard:
-    """local: what this rank has. axis: the dim that is cut, into equal parts; mesh: over whom."""
+    """This rank's part of a tensor that is cut over a mesh.
+
+    local: what this rank has. axis: the dim that is cut, into equal parts; mesh: over whom.
+    """
 
     __slots__ = ("axis", "local", "mesh")
 

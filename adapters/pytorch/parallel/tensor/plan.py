@@ -26,8 +26,11 @@ _ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 @final
 @dataclass(slots=True)
 class TensorPlan:
-    """cuts: layers by name. after: of each column-cut one. local: row-cut layers that are given
-    their own columns. modes: modules in which shards are computed with."""
+    """How a model's layers are cut over the ranks.
+
+    cuts: layers by name. after: of each column-cut one. local: row-cut layers that are given
+    their own columns. modes: modules in which shards are computed with.
+    """
 
     cuts: dict[str, Cut] = field(default_factory=dict)
     after: dict[str, After] = field(default_factory=dict)

@@ -26,7 +26,10 @@ HOW = (
 @final
 @dataclass(frozen=True, slots=True)
 class Example:
-    """samples: of the batch, which is (input, ..., target)."""
+    """A model without values, with a batch and a loss.
+
+    samples: of the batch, which is (input, ..., target).
+    """
 
     model: nn.Module
     loss: Callable[..., Any]

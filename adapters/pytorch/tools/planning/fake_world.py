@@ -27,7 +27,10 @@ from dream.collectives import Communicator, Members
 @final
 @dataclass(frozen=True, slots=True)
 class World:
-    """devices: the mesh with its axes "data" and "model"."""
+    """A make-believe world of ranks, as one of them sees it.
+
+    devices: the mesh with its axes "data" and "model".
+    """
 
     place: MeshPlacement
     devices: DeviceMesh

@@ -41,7 +41,10 @@ _NAMES = {
 @final
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """size: bytes of the larger side; ranks: of the group."""
+    """A tensor that was given to a collective.
+
+    size: bytes of the larger side; ranks: of the group.
+    """
 
     operation: str
     size: int
@@ -80,12 +83,15 @@ _CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward")
 
 @final
 class Ledger(TorchDispatchMode):
-    """made: sizes of storages, by number; events: (number, whether it came or went, phase), in
+    """Notes the memory that operations take and what they send.
+
+    made: sizes of storages, by number; events: (number, whether it came or went, phase), in
     their order; sent: what went to collectives. Of tensors that are cut over ranks, this rank's
     parts count.
 
     describes: whether each operation is put in words, for those who time them. While `counts` is
     False neither operations nor what is sent are noted, only memory.
+
     """
 
     def __init__(self, *, describes: bool = False) -> None:

@@ -68,7 +68,10 @@ _DEVICE = torch.device("cpu")
 @final
 @dataclass(frozen=True, slots=True)
 class RehearsedSteps:
-    """parameters: this rank's."""
+    """A step to rehearse, and what it trains.
+
+    parameters: this rank's.
+    """
 
     step: Callable[[], Any]
     optimizer: Optimizer

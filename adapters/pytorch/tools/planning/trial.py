@@ -50,8 +50,11 @@ _WORK = "gloo:"
 @final
 @dataclass(frozen=True, slots=True)
 class WatchedSteps:
-    """peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the step
-    of those at the end that gives least: now and then ranks look whether they are still alike."""
+    """Steps whose memory and messages are watched.
+
+    peaks: bytes of tensors at most, step by step; given: to each collective, bytes, in the step
+    of those at the end that gives least: now and then ranks look whether they are still alike.
+    """
 
     peaks: list[int]
     given: dict[str, int]

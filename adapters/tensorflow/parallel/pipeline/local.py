@@ -37,7 +37,10 @@ from dream.pipeline.schedule import play
 
 @dataclass(frozen=True, slots=True)
 class LocalPlacement(PipelinePlacement):
-    """devices: of this process, row by row."""
+    """Stages on the devices of one process.
+
+    devices: of this process, row by row.
+    """
 
     devices: Sequence[Sequence[str]]
 

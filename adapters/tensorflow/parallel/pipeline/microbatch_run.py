@@ -29,8 +29,11 @@ Values = dict[int, Any]
 
 @final
 class MicrobatchPlace(NamedTuple):
-    """first, samples: those of the batch that it has; total: the batch's. fraction: of the mean
-    over the batch that its own mean counts for."""
+    """Where a micro-batch lies in its batch.
+
+    first, samples: those of the batch that it has; total: the batch's. fraction: of the mean
+    over the batch that its own mean counts for.
+    """
 
     first: int
     samples: int

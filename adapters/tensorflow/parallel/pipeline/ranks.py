@@ -43,8 +43,11 @@ from dream.pipeline.partition import Partition, RankMail
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement(PipelinePlacement):
-    """peers: all ranks, for what goes from one to another, unchecked; row_ranks: those of this
-    rank's row, as `takers` are those of its column."""
+    """Stages on ranks, one each.
+
+    peers: all ranks, for what goes from one to another, unchecked; row_ranks: those of this
+    rank's row, as `takers` are those of its column.
+    """
 
     peers: Communicator
     row_ranks: Communicator

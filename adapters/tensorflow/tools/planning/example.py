@@ -22,7 +22,10 @@ HOW = (
 @final
 @dataclass(frozen=True, slots=True)
 class KerasExample:
-    """inputs, target: their shapes without the samples' dim, and dtypes. samples: of the batch."""
+    """A Keras model with the shapes of its batch.
+
+    inputs, target: their shapes without the samples' dim, and dtypes. samples: of the batch.
+    """
 
     model: Any
     loss: Callable[[Any, Any], Any]

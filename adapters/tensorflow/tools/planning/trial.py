@@ -88,7 +88,10 @@ _CAME, _WENT = "MemoryAllocation", "MemoryDeallocation"
 
 @final
 class AllocatorWatch:
-    """peak: bytes at most in the last step, once the watch is over."""
+    """Watches what TensorFlow's allocator has in use.
+
+    peak: bytes at most in the last step, once the watch is over.
+    """
 
     def __init__(self) -> None:
         self.peak = 0

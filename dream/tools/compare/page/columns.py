@@ -14,9 +14,12 @@ Said = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """text: as shown; below: in small letters below it; key: what it sorts by, a number where
+    """A cell of the page's table.
+
+    text: as shown; below: in small letters below it; key: what it sorts by, a number where
     `number`; empty where nothing was read, which sorts last. mark: a class that says how it is
-    meant."""
+    meant.
+    """
 
     text: str
     below: str

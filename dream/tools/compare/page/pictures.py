@@ -217,8 +217,11 @@ def sent(rows: Sequence[Shown]) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """name: of its file; how: what is drawn and how it was measured; of_script: the same where a
-    script is compared, if it is another; able: whether there is anything to draw."""
+    """A picture of the page.
+
+    name: of its file; how: what is drawn and how it was measured; of_script: the same where a
+    script is compared, if it is another; able: whether there is anything to draw.
+    """
 
     name: str
     title: str

@@ -37,7 +37,10 @@ class HeldTable:
 @final
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """rows: the first one is what the constant was fitted on."""
+    """A published table beside what a plan says of it, by a constant that one row gives.
+
+    rows: the first one is what the constant was fitted on.
+    """
 
     table: Table
     constant: float

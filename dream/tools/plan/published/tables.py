@@ -16,7 +16,10 @@ from dream.tools.plan.traffic import Message
 @final
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """foretell: what the table's constant gives. published: in the table's unit."""
+    """A row of a published table.
+
+    foretell: what the table's constant gives. published: in the table's unit.
+    """
 
     label: str
     published: float
@@ -26,8 +29,11 @@ class PublishedRow:
 @final
 @dataclass(frozen=True, slots=True)
 class Table:
-    """constant: what its first row fits, the only one there is, between 0 and 1. rests_on: what
-    else a forecast takes, from where."""
+    """A published table of training speeds.
+
+    constant: what its first row fits, the only one there is, between 0 and 1. rests_on: what
+    else a forecast takes, from where.
+    """
 
     title: str
     unit: str
