@@ -21,7 +21,7 @@ _running: list[Tuning] = []
 
 @final
 class Tuning:
-    """Of this process's ring. log: the core's, a row for each trial; on rank 0."""
+    """The tuning of this process's ring. log: the core's, a row for each trial; on rank 0."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

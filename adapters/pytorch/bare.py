@@ -44,8 +44,9 @@ def left_alone() -> bool:
 
 @final
 class BareParameters:
-    """Those of optimizers that are in no module of the registry; where a loss comes through no
-    module at all, those that it was computed from. Each backward pass is one of all ranks.
+    """Averages the gradients of parameters that optimizers have and no module of the registry;
+    where a loss comes through no module at all, those that it was computed from. Each backward pass
+    is one of all ranks.
 
     called: whether a module was called whose backward has not come; else the registry is asked.
     weighed: reads a loss that comes through no module; None where it counts as a mean over samples.

@@ -37,7 +37,8 @@ _COLLECTIVES = (
 
 
 class _OneGpu(ProcessGroup):
-    """Its methods beside these are those of `_COLLECTIVES`, each by `_through`."""
+    """A process group of ranks on one GPU. Its methods beside these are those of `_COLLECTIVES`,
+    each by `_through`."""
 
     def __init__(self, inner: ProcessGroup, rank: int, size: int) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # its other form, as it is in C++

@@ -38,7 +38,7 @@ _COMBINE: dict[Combine, Callable[..., torch.Tensor]] = {
 
 @final
 class TorchTensors(Tensors):
-    """On the device of each tensor."""
+    """Torch's tensors, each on its own device."""
 
     def take(self, x: Tensor) -> torch.Tensor:
         if isinstance(x, torch.Tensor):

@@ -124,7 +124,7 @@ class MicroParts:
 
 @final
 class MicroBatches:
-    """The same, each with its weight."""
+    """Micro-batches that each have their weight."""
 
     def __init__(
         self,

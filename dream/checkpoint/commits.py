@@ -37,7 +37,8 @@ _numbers = itertools.count()
 
 @final
 class Commits:
-    """Those of one training. Every rank calls each method, at the same ends of steps.
+    """Keeps one training's checkpoints in memory. Every rank calls each method, at the same ends of
+    steps.
 
     ahead: whether training went on from one that is newer than what is on disk.
     """

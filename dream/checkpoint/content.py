@@ -37,7 +37,7 @@ class OptimizerState:
 @final
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Those of a training whose ranks step alone, each with a state of its own.
+    """The replicas of a training whose ranks step alone, each with a state of its own.
 
     arrays: RANK/model/NAME and RANK/optimizer/PARAMETER/SLOT where they are apart, and what they
     have in common beside. schedule: when they come together. random: each one's generators.

@@ -31,7 +31,7 @@ from dream.data import tracked
 
 @final
 class Saves:
-    """One is written at a time. Every rank calls each method."""
+    """Writes a training's checkpoints, one at a time. Every rank calls each method."""
 
     def __init__(self, ranks: Communicator, *, least: int = LEAST) -> None:
         """least: bytes that each rank writes, before one more of them does."""

@@ -180,8 +180,8 @@ def _absent(cluster: Cluster, keys: list[str], timeout: float) -> WorkerFailed:
 
 @final
 class Door:
-    """On loopback, unless the job has hosts. kind: what is behind it, by which others ask for it;
-    a rank has one of a kind."""
+    """A socket that others come in by: on loopback, unless the job has hosts. kind: what is behind
+    it, by which others ask for it; a rank has one of a kind."""
 
     def __init__(self, place: Cluster, kind: str, welcome: Welcome) -> None:
         word = new_word()

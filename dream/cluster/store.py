@@ -98,7 +98,7 @@ class Store:
 
 @final
 class _Request(Visit):
-    """Read by hand: http.server would cost every start its import."""
+    """Answers one request, which is read by hand: http.server would cost every start its import."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

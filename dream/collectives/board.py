@@ -67,8 +67,8 @@ def in_words(shape: Shape) -> str:
 
 
 class Board(ABC):
-    """One for each group of ranks. Every rank of it makes the same calls in the same order; it
-    is this that the board holds them to."""
+    """The calls that a group of ranks is about to make, laid open. Every rank of it makes the same
+    calls in the same order; it is this that the board holds them to."""
 
     @abstractmethod
     def agree(self, call: Call) -> None:

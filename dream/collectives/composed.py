@@ -58,7 +58,7 @@ def _is_small(shape: Sequence[int | None]) -> bool:
 
 @final
 class Composed:
-    """On native tensors; nothing is checked here.
+    """Collectives on native tensors; nothing is checked here.
 
     Lengths are of dim 0, in rank order; what is moved keeps its dtype and its other dims.
     """

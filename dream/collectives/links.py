@@ -63,7 +63,7 @@ _KIND = "links"
 
 @final
 class Links:
-    """This rank's connections.
+    """This rank's connections to the others.
 
     Ranks are the job's. A channel is a name that keeps apart what is sent for different ends;
     what is sent on one arrives in order.

@@ -40,7 +40,7 @@ class Handle:
 
 @final
 class Post:
-    """Of one rank, with the others of its group. All of it runs outside graphs only."""
+    """Messages between one rank and the others of its group. All of it runs outside graphs only."""
 
     def __init__(self, members: Members, tensors: Tensors, agreement: Agreement) -> None:
         self._members, self._tensors, self._agreement = members, tensors, agreement

@@ -36,7 +36,7 @@ _STORES = (
 
 @final
 class Runs:
-    """On a rank other than 0, while a block is open."""
+    """Keeps ranks other than 0 from beginning runs, while a block is open."""
 
     def __init__(self) -> None:
         self._patches = Patches()

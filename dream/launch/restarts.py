@@ -108,7 +108,8 @@ def _newest_kept(job: Job) -> Path | None:
 
 @final
 class Restarts:
-    """Those of one job. What comes back at the same step is the script's, and ends it."""
+    """Says whether a job is started again. What comes back at the same step is the script's, and
+    ends it."""
 
     def __init__(self) -> None:
         self._before: Ending | None = None

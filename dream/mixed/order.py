@@ -29,7 +29,8 @@ _Words = dict[int, tuple[Any, ...]]
 @final
 @dataclass(slots=True)
 class Sum:
-    """Of one rank's shares. samples: so far; sort: integers or floats, and the shape of one."""
+    """The sum of one rank's shares. samples: so far; sort: integers or floats, and the shape of
+    one."""
 
     sort: str = ""
     samples: int = 0

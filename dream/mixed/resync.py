@@ -76,7 +76,7 @@ class Resync:
 
 @final
 class Resyncs:
-    """Those of all models of one block. every: as `Resync` takes it."""
+    """Takes rank 0's weights again, for all models of one block. every: as `Resync` takes it."""
 
     def __init__(self, every: int | None) -> None:
         self._every = every

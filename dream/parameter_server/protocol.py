@@ -79,7 +79,8 @@ class Frame:
 
 @final
 class FrameChannel:
-    """One connection. Frames arrive in order; OSError where the other end is gone."""
+    """A connection that carries frames. Frames arrive in order; OSError where the other end is
+    gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -25,8 +25,8 @@ _NAME = re.compile(r"server(\d+)-(\d{8,})")
 
 @dataclass(frozen=True, slots=True)
 class BatchGradient:
-    """Of a batch, or a part of one. present: as in `ServerOptimizer.step`; weight: how many things
-    the loss is the mean over."""
+    """The gradient of a batch, or of a part of one. present: as in `ServerOptimizer.step`; weight:
+    how many things the loss is the mean over."""
 
     gradient: NDArray[Any]
     present: bytes

@@ -25,7 +25,7 @@ _MOST_RANKS = 512
 
 @final
 class StatusPage:
-    """This rank's own. Nothing is left of it, however the process ends."""
+    """The memory that this rank lays open. Nothing is left of it, however the process ends."""
 
     def __init__(self, stacks: int) -> None:
         """stacks: the memory that this rank's stacks are written to."""

@@ -25,8 +25,8 @@ _REST_SECONDS = 30.0
 
 @final
 class SeenPeers:
-    """As one rank sees them. The store is asked for a rank of another host, or of a container
-    whose processes are not seen here."""
+    """The other ranks, as one of them sees them. The store is asked for a rank of another host, or
+    of a container whose processes are not seen here."""
 
     def __init__(self, place: Cluster, page: StatusPage, held: float) -> None:
         """held: seconds after which a rank that runs, and has not looked at itself, is one that

@@ -21,7 +21,8 @@ _LEFT_OUT = ("<frozen", "/dream/launch/child.py", "/dream/launch/forks/")
 
 @final
 class StackWriter:
-    """This rank's side. fd: of the memory that its stacks are written to."""
+    """Writes this rank's Python stack when it is asked to. fd: of the memory that its stacks are
+    written to."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("dream-stacks", os.MFD_CLOEXEC)

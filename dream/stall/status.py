@@ -19,7 +19,7 @@ _PASSED_ON = ("send", "receive", "recv", "wait")
 
 @unique
 class ProcessState(StrEnum):
-    """Of a rank's process, as another sees it.
+    """How a rank's process does, as another sees it.
 
     HELD: it runs, and its interpreter has not been free for seconds. SILENT: it is on another host
     and has not said that it stands still.

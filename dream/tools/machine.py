@@ -54,7 +54,7 @@ class Machine:
 
 @final
 class LoadWatch:
-    """From the moment it is made."""
+    """Watches who else wants the machine, from the moment it is made."""
 
     def __init__(self) -> None:
         self._before = Machine(cores(), os.getloadavg()[0])

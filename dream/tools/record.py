@@ -83,7 +83,7 @@ class StepPace:
 
 @final
 class Clock:
-    """Makes one."""
+    """Notes when steps are taken, and makes a `StepPace` of that."""
 
     def __init__(self) -> None:
         self._entered = 0

@@ -34,7 +34,8 @@ class Replica(Protocol):
 
 @final
 class OuterSteps(Schedule):
-    """One replica's. settled: called when a pass ends, for what has no gradient."""
+    """The outer steps of one replica. settled: called when a pass ends, for what has no
+    gradient."""
 
     def __init__(
         self, options: Mapping[str, object], replica: Replica, settled: Callable[[], None]

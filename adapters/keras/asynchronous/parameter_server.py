@@ -79,7 +79,8 @@ class KerasWorkerState(WorkerState):
 
 @final
 class KerasWorker:
-    """One a rank. A model and its optimizer are held from the first batch on."""
+    """A rank that works for the servers. A model and its optimizer are held from the first batch
+    on."""
 
     def __init__(self, worker: Worker, machine: ServedMachine) -> None:
         self.worker, self.machine = worker, machine

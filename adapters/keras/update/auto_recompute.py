@@ -25,7 +25,7 @@ Recomputed = Callable[[Sequence[Any], Call], Call]
 
 
 class Chooser(ABC):
-    """Of one model, when it is what a step calls.
+    """Chooses the parts of one model, when it is what a step calls.
 
     parts: layers and runs in it, each a block by its place here. chosen: places of those that are
     computed again; None until that is known.

@@ -44,8 +44,8 @@ class CallPlace(NamedTuple):
 
 @final
 class WholeRows:
-    """Those of one block. woken: told of a share when rows of a new shape are drawn, to have what
-    is made of them be followed."""
+    """Knows tensors that every rank has alike, in one block. woken: told of a share when rows of a
+    new shape are drawn, to have what is made of them be followed."""
 
     def __init__(self) -> None:
         self.woken: Callable[[Share], None] | None = None

@@ -78,7 +78,7 @@ _MODULE = "torch.utils.tensorboard.writer"
 
 @final
 class EventFiles:
-    """Of a job of several ranks."""
+    """Lets one rank of a job write events."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches

@@ -30,7 +30,7 @@ def open_block(plan: Plan, communicator: Communicator) -> LocalBlock:
 
 @final
 class TorchMachine(FlatParameters):
-    """One device."""
+    """Parameters end to end on one device."""
 
     def update(self, optimizer: Any, variables: Sequence[Any]) -> Callable[[Any, bytes], Any]:
         shapes = [v.shape for v in variables]

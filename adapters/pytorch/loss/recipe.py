@@ -35,9 +35,9 @@ does."""
 
 @final
 class Recipe:
-    """One loss of one call: a reduction with nothing between it and an output but what works on
-    each sample by itself. All that its reading rests on is held against the graph again: the
-    nodes' names and dims, the sizes of what is reduced, the share, and the count."""
+    """A loss of one call that was read before: a reduction with nothing between it and an output
+    but what works on each sample by itself. All that its reading rests on is held against the graph
+    again: the nodes' names and dims, the sizes of what is reduced, the share, and the count."""
 
     __slots__ = (
         "_count", "_reduced", "_share", "_start", "_steps", "counts", "factor", "overtaken",

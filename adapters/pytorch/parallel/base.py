@@ -81,7 +81,7 @@ class Participants:
 
 
 class Parallelism(Held):
-    """One strategy.
+    """A strategy in torch.
 
     supports: the options of `dream.update` that it honours, the others are refused; None for all.
     Declared here and nowhere else, with who says so and what to do instead.

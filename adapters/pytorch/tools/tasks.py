@@ -52,7 +52,7 @@ class CNN(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One block: every character sees those before it."""
+    """A transformer of one block: every character sees those before it."""
 
     def __init__(self) -> None:
         super().__init__()

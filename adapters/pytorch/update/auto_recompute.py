@@ -36,10 +36,10 @@ _SHARE = 0.9
 
 @final
 class AutoRecompute:
-    """Of one model. budget: as stated, None for what the device has free. world: all ranks. calls:
-    of the first update, all of which are measured. skips: blocks that cannot be computed again.
-    watch: has a recorder told of the calls of a model's parts. names: of those that are chosen,
-    None until they are."""
+    """Chooses what one model computes again in backward. budget: as stated, None for what the
+    device has free. world: all ranks. calls: of the first update, all of which are measured. skips:
+    blocks that cannot be computed again. watch: has a recorder told of the calls of a model's
+    parts. names: of those that are chosen, None until they are."""
 
     def __init__(
         self,

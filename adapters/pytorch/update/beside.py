@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @final
 class NormsBeside:
-    """Those of one block, wherever they are called: copies of a model are no modules of it."""
+    """Batch normalisations beside a block's modules, wherever they are called: copies of a model
+    are no modules of it."""
 
     def __init__(self, registry: ModuleRegistry) -> None:
         self._registry, self._among = registry, registry.communicator.unchecked()

@@ -62,7 +62,7 @@ class MicroPasses(Protocol):
 
 @final
 class FittingStep:
-    """One model's."""
+    """The explicit step of one model, begun again where memory runs out."""
 
     def __init__(
         self,

@@ -35,8 +35,8 @@ _COMPILED = (
 
 @final
 class ScriptFunctions:
-    """Those of one strategy. times: how many times as large as in the global gradient the rows of
-    the backward pass are that is about to start."""
+    """Has a script's own autograd functions see the gradients of one device. times: how many times
+    as large as in the global gradient the rows of the backward pass are that is about to start."""
 
     def __init__(self, times: Callable[[], int]) -> None:
         self._times = times
@@ -125,7 +125,8 @@ class ScriptFunctions:
 
 @final
 class _Undone:
-    """One node. repeats: whether it runs a backward pass itself, as recomputations do."""
+    """Undoes at one node what a gradient was multiplied by. repeats: whether it runs a backward
+    pass itself, as recomputations do."""
 
     def __init__(self, times: int, inside: list[_Undone]) -> None:
         self.times, self.repeats = times, False

@@ -42,8 +42,9 @@ _OF_PARAMETERS = (
 
 @final
 class ScriptHooks:
-    """Those of one strategy. times: how many times as large as in the global gradient the rows of
-    this backward pass are. accumulates: whether several backward passes make one gradient."""
+    """Has a script's own hooks see the gradients of the global batch. times: how many times as
+    large as in the global gradient the rows of this backward pass are. accumulates: whether several
+    backward passes make one gradient."""
 
     def __init__(self, times: Callable[[], int], *, accumulates: bool) -> None:
         self._times = times

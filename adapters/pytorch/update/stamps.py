@@ -14,7 +14,8 @@ from dream.adapters.pytorch.private import version_of
 
 @final
 class Stamps:
-    """Those of some tensors; None stands for one that is not there."""
+    """Which tensors some are, and how often each was written; None stands for one that is not
+    there."""
 
     def __init__(self, tensors: Iterable[torch.Tensor | None] = ()) -> None:
         self._held = [None if x is None else (ref(x), version_of(x)) for x in tensors]

@@ -18,7 +18,8 @@ Hook = Callable[[torch.Tensor], torch.Tensor | None]
 
 @final
 class WaitingHooks:
-    """Those of one strategy. accumulates: whether several backward passes make one gradient."""
+    """Has hooks on parameters wait for the end of a backward pass. accumulates: whether several
+    backward passes make one gradient."""
 
     def __init__(self, *, accumulates: bool) -> None:
         self._accumulates = accumulates
@@ -121,7 +122,8 @@ class WaitingHooks:
 
 @final
 class WaitingHook:
-    """One, which runs at once in a pass that is not watched. key: its parameter's id."""
+    """A hook that waits, and runs at once in a pass that is not watched. key: its parameter's
+    id."""
 
     def __init__(self, owner: WaitingHooks, key: int, hook: Hook, *, after: bool) -> None:
         self._owner = owner

@@ -16,7 +16,7 @@ from dream.adapters.tensorflow.tracing import Compiled
 
 @final
 class TensorFlowMachine(ServedMachine):
-    """One device."""
+    """Parameters end to end on one device."""
 
     def update(self, optimizer: Any, variables: Sequence[Any]) -> Callable[[Any, bytes], Any]:
         def apply(gradient: Any, present: bytes) -> Any:

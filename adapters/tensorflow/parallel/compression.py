@@ -49,9 +49,9 @@ def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> PartsExchange | No
 
 @final
 class Adasum(PartsExchange):
-    """As `dream.update.compression` says. Every rank gets all gradients, and reckons what pairs of
-    them find, and pairs of pairs: sends and receives would not run in a graph. Sent: the gradient,
-    to every other rank."""
+    """Adds gradients up as `dream.update.compression` says. Every rank gets all gradients, and
+    reckons what pairs of them find, and pairs of pairs: sends and receives would not run in a
+    graph. Sent: the gradient, to every other rank."""
 
     def __init__(self, wire: Wire, world_size: int) -> None:
         check_ranks(world_size)

@@ -78,7 +78,7 @@ class _Steps:
 
 @final
 class UntouchedTraining:
-    """One strategy's. Every rank calls each method at the same places."""
+    """Keeps one strategy's training. Every rank calls each method at the same places."""
 
     def __init__(self, strategy: Strategy, trained: Trained) -> None:
         self._strategy = strategy

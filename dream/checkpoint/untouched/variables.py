@@ -41,7 +41,7 @@ _OWN = __name__.partition(".")[0]
 
 @dataclass(frozen=True)
 class Variables:
-    """Those that a loop sees.
+    """The variables that a loop sees.
 
     own: of the loop's function, which one item may leave to the next. globals: of the script, which
     its functions assign. held: by path, what is changed in place: containers, and attributes of

@@ -63,7 +63,7 @@ def hosts_with_room(ray: Any, asked: Asked) -> int:
 
 @final
 class RayJob:
-    """One start of a job."""
+    """A job's ranks on Ray, from one start on."""
 
     def __init__(self, ray: Any, asked: Asked, show: Show) -> None:
         self._ray, self._asked, self._show = ray, asked, show

@@ -136,7 +136,7 @@ class Quartiles:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One line.
+    """A line of the table of timings.
 
     contender: a transport or an algorithm. size: bytes, as in cost. bus_bandwidth, memcpy: bytes
     a second; memcpy: of every rank while all copy as many bytes. sent: by each rank in one call

@@ -91,7 +91,7 @@ SINGLE = "single"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One row.
+    """A row of a comparison.
 
     framework: a key of KINDS or of MIXED; strategy: as `dream run --strategy` takes it, options
     included; devices: per process; servers: of the processes, the last ones, which train nothing.

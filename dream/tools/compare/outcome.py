@@ -200,7 +200,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """It cannot run here. install: what to run."""
+    """A row that cannot run here. install: what to run."""
 
     reason: str
     install: str

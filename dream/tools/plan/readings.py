@@ -20,9 +20,9 @@ _BLOCK, _READING = 0.02, 0.3
 @final
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of one rank: operations a second in matrix products and convolutions, bytes a second to and
-    from memory, seconds that each operation costs besides; fresh: seconds of a byte that the system
-    must give to the process first."""
+    """How fast one rank is: operations a second in matrix products and convolutions, bytes a second
+    to and from memory, seconds that each operation costs besides; fresh: seconds of a byte that the
+    system must give to the process first."""
 
     matmul: float
     convolution: float
@@ -58,8 +58,9 @@ class TrialJob:
 @final
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Of one rank. peak: bytes of its tensors at most, in a step. given: to each collective in a
-    step, bytes; None where they cannot be counted. seconds: of a step, each."""
+    """What a real training took on one rank. peak: bytes of its tensors at most, in a step. given:
+    to each collective in a step, bytes; None where they cannot be counted. seconds: of a step,
+    each."""
 
     peak: int
     given: dict[str, int] | None

@@ -110,9 +110,9 @@ def bytes_sent(operation: str, size: float, ranks: int) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of a device. activations: what a step needs beside the others when it needs most, the batch
-    included. parameters count buffers, and what is gathered for a while. host: what of the device's
-    share lies on its host."""
+    """What lies in a device's memory. activations: what a step needs beside the others when it
+    needs most, the batch included. parameters count buffers, and what is gathered for a while.
+    host: what of the device's share lies on its host."""
 
     parameters: int
     gradients: int

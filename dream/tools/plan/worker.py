@@ -47,7 +47,7 @@ def train(folder: Path) -> None:
 
 @final
 class PlanWorker:
-    """Its methods are what can be asked."""
+    """Works in a process of its own; its methods are what it can be asked."""
 
     _sketcher: Sketcher
 

@@ -194,7 +194,8 @@ _NEXT = "Mend one, and verify again: the others are told then."
 
 @final
 class Suspects:
-    """Of one strategy's difference. found: a cause is known, which may not be the only one."""
+    """Causes that one strategy's difference may have. found: a cause is known, which may not be the
+    only one."""
 
     def __init__(self, cell: Placement, single: Ran, scripts: ScriptRunner) -> None:
         self.found = False

@@ -88,7 +88,7 @@ _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
 @dataclass(frozen=True)
 class Ran:
-    """It came to its end. records, parameters: in rank order."""
+    """A run that came to its end. records, parameters: in rank order."""
 
     records: tuple[Record, ...]
     parameters: tuple[Arrays, ...]
@@ -111,7 +111,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """It crashed, or took longer than it may."""
+    """A run that crashed, or took longer than it may."""
 
     reason: str
     timed_out: bool = False

@@ -272,7 +272,7 @@ class DealtStream:
 
 @final
 class _StreamIterator:
-    """This rank's shares, one after the other, and in micro-batches each."""
+    """Hands out this rank's shares, one after the other, and in micro-batches each."""
 
     def __init__(
         self,

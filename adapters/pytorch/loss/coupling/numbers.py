@@ -24,7 +24,7 @@ _WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divi
 
 @final
 class NumbersMet:
-    """Those of one loop's batch."""
+    """Numbers that the rows of a loop's batch have met."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, float], Any] = {}

@@ -87,8 +87,9 @@ class UntracedInput:
 
 @final
 class UntracedCalls:
-    """Those of one strategy's loops. strange: places of calls that nobody has compared. off: none
-    is compared, where an update may be begun again on some ranks and not on others."""
+    """Has the ranks compare calls on rows that no batch is seen behind. strange: places of calls
+    that nobody has compared. off: none is compared, where an update may be begun again on some
+    ranks and not on others."""
 
     def __init__(self, among: Communicator, lineage: Lineage) -> None:
         self._among, self._lineage = among.unchecked(), lineage

@@ -23,7 +23,7 @@ from dream.data.partition import Share
 
 @final
 class RowLeaves:
-    """Those that modules were called with, until their backward has come."""
+    """Tensors with rows of a batch that modules were called with, until their backward has come."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[ref[torch.Tensor], int]] = {}

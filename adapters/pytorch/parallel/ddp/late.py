@@ -25,7 +25,8 @@ _LARGE = 1 << 20
 
 @final
 class LateReduction:
-    """One module's. means: of the messages that travelled."""
+    """Reduces the gradients of one module after its backward. means: of the messages that
+    travelled."""
 
     means: Numbers = ()
 

@@ -43,8 +43,8 @@ class AskedGradients(NamedTuple):
 
 @final
 class ShardGradients:
-    """Those of one strategy. trained: its parameters that are sharded. cut: whether several passes
-    make one gradient."""
+    """Differentiates by the sharded parameters of one strategy. trained: its parameters that are
+    sharded. cut: whether several passes make one gradient."""
 
     def __init__(self, trained: Callable[[], Iterable[nn.Parameter]], *, cut: bool) -> None:
         self._trained, self._cut = trained, cut

@@ -28,7 +28,8 @@ _shards: Any = WeakTensorKeyDictionary()
 
 @final
 class Gathered(nn.Parameter):
-    """One of them. What is compiled takes no such: there `clearing` alone helps."""
+    """Takes the gradient of one gathered parameter. What is compiled takes no such: there
+    `clearing` alone helps."""
 
     @property
     def grad(self) -> Any:

@@ -40,8 +40,8 @@ State = defaultdict[Any, dict[str, Any]]
 
 @final
 class PieceUpdate:
-    """One optimizer. Between steps its parameters and its state are the user's, whole and in the
-    ranks' memory; while it steps they are this rank's pieces of them.
+    """Steps one optimizer on this rank's pieces. Between steps its parameters and its state are the
+    user's, whole and in the ranks' memory; while it steps they are this rank's pieces of them.
 
     copy: of the module's parameters as it is now.
     """

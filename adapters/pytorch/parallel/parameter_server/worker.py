@@ -86,7 +86,8 @@ class TorchWorkerState(WorkerState):
 
 @final
 class TorchWorker:
-    """One a rank. The optimizer that the script makes is held from the first batch on."""
+    """A rank that works for the servers. The optimizer that the script makes is held from the first
+    batch on."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

@@ -96,7 +96,7 @@ class ScheduledStage(nn.Module):
 
 @final
 class ScheduleExecutor:
-    """This rank's stages, ready for batches of one shape.
+    """Runs this rank's stages, ready for batches of one shape.
 
     graphs: the rank's stages by index. passes: what goes into each stage but the first, then out
     of the last one.

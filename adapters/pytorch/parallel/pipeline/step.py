@@ -48,9 +48,10 @@ def by_hand(weights: Sequence[float]) -> Weigh:
 
 @final
 class GraphWeights:
-    """Those of one batch on the last stage. Where things are counted (tokens, weights of classes),
-    how many there are on all ranks is known once the last microbatch is through: until then each
-    sample counts for one, and when the gradients are averaged they are divided by `counted`.
+    """Weights of one batch's graphs on the last stage. Where things are counted (tokens, weights of
+    classes), how many there are on all ranks is known once the last microbatch is through: until
+    then each sample counts for one, and when the gradients are averaged they are divided by
+    `counted`.
 
     share: of the batch. said: what has been said of losses.
     """

@@ -75,7 +75,7 @@ class Team(ABC):
 
 @final
 class DeviceTeam(Team):
-    """Each on a device of its own."""
+    """Replicas that run each on a device of its own."""
 
     meets = copies = True
 

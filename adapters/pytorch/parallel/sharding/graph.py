@@ -346,8 +346,8 @@ def _attribute(model: nn.Module, node: fx.Node) -> object:
 
 @final
 class StageCode:
-    """One stage: a graph from the model's inputs and what came from the stage before, to what the
-    next one needs; of the last stage, to the model's output."""
+    """The code of one stage: a graph from the model's inputs and what came from the stage before,
+    to what the next one needs; of the last stage, to the model's output."""
 
     def __init__(
         self,

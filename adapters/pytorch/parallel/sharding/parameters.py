@@ -25,7 +25,7 @@ from dream.adapters.pytorch.update.stamps import Stamps
 
 @final
 class SplitParameters:
-    """Those of one strategy.
+    """Parameters of one strategy that shards take the place of.
 
     made: the modules that were made in the block. replaced: the new parameter for each old one that
     is still held somewhere.
@@ -116,8 +116,8 @@ class SplitParameters:
 
 
 class OldParameter(nn.Parameter):
-    """One whose place shards have taken, as a script's own list still has it: whatever is done to
-    it is done to these."""
+    """A parameter whose place shards have taken, as a script's own list still has it: whatever is
+    done to it is done to these."""
 
     shards: torch.Tensor
 

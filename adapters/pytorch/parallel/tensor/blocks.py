@@ -139,7 +139,7 @@ def _is_linear(node: fx.Node, named: dict[str, nn.Module]) -> bool:
 
 @final
 class _Walk:
-    """From a layer back to the layers that its input comes from."""
+    """Walks from a layer back to the layers that its input comes from."""
 
     def __init__(self, named: dict[str, nn.Module], taken: set[str]) -> None:
         self._named = named

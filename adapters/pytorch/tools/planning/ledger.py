@@ -208,8 +208,9 @@ def size(tensor: torch.Tensor) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """In bytes, the optimizer's state never counted. backward, update: without gradients, save
-    one while it is made; joint: backward with them. left: without them, when the update begins."""
+    """The most that a step held, in bytes, the optimizer's state never counted. backward, update:
+    without gradients, save one while it is made; joint: backward with them. left: without them,
+    when the update begins."""
 
     forward: int
     backward: int

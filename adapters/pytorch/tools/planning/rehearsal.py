@@ -120,7 +120,7 @@ def steps_of(
 
 @final
 class _Passes(Passes):
-    """Those of `train_step`, on values that there are none of: nothing is weighed."""
+    """The passes of `train_step`, on values that there are none of: nothing is weighed."""
 
     def __init__(self, root: ShardedModule, loss: Callable[..., Any]) -> None:
         self._root, self._loss = root, loss

@@ -49,7 +49,7 @@ _LEAST_DIMS = 2
 
 @final
 class Coordinated(Parallelism, Coordinating):
-    """One rank of the job. Only the chief comes out of `enter`."""
+    """A rank of a job with a chief. Only the chief comes out of `enter`."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -221,7 +221,7 @@ def _spec(tasks: Tasks, endpoints: tuple[Endpoint, ...]) -> tf.train.ClusterSpec
 
 @final
 class Partitioner:
-    """In how many shards TensorFlow is to cut a variable. text: the `partitioner=` option."""
+    """Says in how many shards TensorFlow is to cut a variable. text: the `partitioner=` option."""
 
     def __init__(self, text: str, servers: int) -> None:
         kinds = tf.distribute.experimental.partitioners
