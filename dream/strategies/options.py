@@ -244,7 +244,8 @@ _PIPELINE = (
     ),
     Option(
         "microbatches", int, None, "pipeline: parts that a batch is cut into; twice the stages by "
-        "default, or fewer where the batch is small", minimum=1, mesh=True,
+        "default, fewer where the batch is small, 1 on CPU devices of one process", minimum=1,
+        mesh=True,
     ),
     Option(
         "balance", str, "parameters", "pipeline: what stages=N evens out",

@@ -57,6 +57,11 @@ class PipelinePlacement:
     takers: Communicator
     consistency: Consistency
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether stages compute on the same cores: a batch that is cut gains nothing then."""
+        return False
+
 
 class KerasPipeline(ABC):
     """The stages of one model; where they are is left open.
@@ -78,7 +83,8 @@ class KerasPipeline(ABC):
         self.model, self.partition, self.rows = model, partition, placement.mesh.data
         self.schedule = division.schedule
         self._engine, self._knobs = engine, engine.knobs
-        self._count = division.microbatches * self.rows
+        several = division.asked or not placement.shares_cores
+        self._count = (division.microbatches if several else 1) * self.rows
         self._asked = division.asked
         self._tried = False
         self._loss, self._update = cache(self._compile_loss), cache(self._compile_update)

@@ -44,6 +44,10 @@ class LocalPlacement(PipelinePlacement):
 
     devices: Sequence[Sequence[str]]
 
+    @property
+    def shares_cores(self) -> bool:
+        return all("CPU" in device for row in self.devices for device in row)
+
 
 @final
 class LocalPipeline(KerasPipeline):

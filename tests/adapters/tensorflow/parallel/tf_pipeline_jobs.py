@@ -53,7 +53,9 @@ def parts() -> dict[str, Any]:
             "model_parallel", split="pipeline", devices=2, schedule=schedule, microbatches=3
         ):
             found[schedule] = weights(fitted(wide()))
-    with dream.strategy("model_parallel", split="pipeline", devices=2, stages=["fc2"]) as strategy:
+    with dream.strategy(
+        "model_parallel", split="pipeline", devices=2, stages=["fc2"], microbatches=4
+    ) as strategy:
         model = fitted(wide())
         found["variables"] = devices_of(model.variables)
         found["slots"] = {v.name: v.value.device[-5:] for v in model.optimizer.variables}
@@ -66,7 +68,7 @@ def parts() -> dict[str, Any]:
         found["ops"] = ops_by_device(strategy)
     with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=20):
         found["too many"] = told(lambda: fitted(wide()))
-    with dream.strategy("model_parallel", split="pipeline", devices=2, microbatches=1):
+    with dream.strategy("model_parallel", split="pipeline", devices=2):
         found["one microbatch"] = weights(fitted(wide(layers.BatchNormalization())))
     with dream.strategy("model_parallel", split="pipeline", devices=2, balance="time"):
         model = fitted(slow())

@@ -206,10 +206,11 @@ def hybrid(names: Iterable[str]) -> dict[str, Any]:
 
 def stages(one_row: Iterable[str], two_rows: Iterable[str]) -> dict[str, Any]:
     """Run scripts in one row of two stages, and in two of one, in one process."""
-    with dream.strategy("model_parallel", split="pipeline", devices=2):
+    several = {"devices": 2, "microbatches": 4}
+    with dream.strategy("model_parallel", split="pipeline", **several):
         found = {"one row": plain(one_row), "refused": refused(), "couplings": couplings()}
-    with dream.strategy("model_parallel", split="pipeline", devices=2, recompute=True):
+    with dream.strategy("model_parallel", split="pipeline", **several, recompute=True):
         keras.utils.set_random_seed(7)
         found["recomputed"] = dropped()
-    with dream.strategy("hybrid", data=2, model=1, devices=2):
+    with dream.strategy("hybrid", data=2, model=1, devices=2, microbatches=2):
         return found | {"two rows": plain(two_rows)}
