@@ -152,17 +152,18 @@ TORCH: list[Cell] = [
 
 
 def _split_keras(
-    strategy: str, options: str, *, full: bool, copies: int = 2, devices: tuple[int, ...] = (2,)
-) -> list[Cell]:
+    strategy: str, options: str, *, full: bool, copies: int = 2, devices: tuple[int, ...] = (2,),
+    cut: str = "",
+) -> list[Cell]:  # fmt: skip
     """2 processes, which are run always; and one process with so many devices, which
     `make exhaustive` runs, since tests/adapters/tensorflow/parallel holds them in smaller. copies:
-    how many of the processes share a batch."""
+    how many of the processes share a batch. cut: has one process cut batches too."""
     across = Cell("keras_tf", strategy, "auto", copies, 2, core=True, options=options)
     return [
         across,
         *(
             Cell("keras_tf", strategy, "auto", n, 1, core=n > 2 or not full, again=True,
-                 options=options)
+                 options=options + cut)
             for n in devices
         ),
     ]  # fmt: skip
@@ -181,7 +182,14 @@ KERAS_TF: list[Cell] = [
     *_split_keras("sharded", "", full=True, devices=(2, 4)),
     *_split_keras("sharded", "zero=1", full=False)[1:],
     *_split_keras("model_parallel", "split=tensor", full=True),
-    *_split_keras("model_parallel", "split=pipeline", full=True, copies=1, devices=(2, 4)),
+    *_split_keras(
+        "model_parallel",
+        "split=pipeline",
+        full=True,
+        copies=1,
+        devices=(2, 4),
+        cut=",microbatches=4",
+    ),
     *_split_keras("model_parallel", "split=layers", full=False, copies=1)[1:],
     _keras_rows("tensor", 1, copies=4),
     _keras_rows("pipeline", 1, copies=4),
