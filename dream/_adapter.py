@@ -18,7 +18,7 @@ from dream.mixed.resync import Resyncs
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import registry
 from dream.strategies.spec import Framework, Spec
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class Plan:
     def begin_tuning(self) -> Callable[[], None]:
         """Have the ring tune itself where that is asked for, before it starts. Returns what says,
         at the block's end, what it has found out."""
-        if not Knobs.of(self.options).autotune or self.cluster.alone:
+        if not UpdateOptions.of(self.options).autotune or self.cluster.alone:
             return lambda: None
         tuning = registry.load(registry.TUNING)(self.cluster, self.transport)
         return (lambda: None) if tuning is None else tuning.tell

@@ -47,7 +47,7 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     recompute.adopt(model, engine)
     checks.check_metrics_start(model)
     checks.check_reduced(model)
-    losses.adopt(model, engine.knobs.strict)
+    losses.adopt(model, engine.update_options.strict)
 
 
 def awaits_step(model: Any, engine: Engine) -> bool:
@@ -324,11 +324,11 @@ def _draws(layer: Any) -> bool:
 def report_micro_draws(model: Any, engine: Engine) -> None:
     """Log one line where random numbers are drawn for micro-batches."""
     drawing = drawing_layers(model)
-    if engine.knobs.accumulates and drawing:
+    if engine.update_options.accumulates and drawing:
         logger.info(
             "%s draws for each micro-batch by itself, so that masks and noise are not those of a "
             "whole batch on one device. Received: accumulate=%d. Remove accumulate for those",
-            ", ".join(drawing), engine.knobs.micros,
+            ", ".join(drawing), engine.update_options.micros,
         )  # fmt: skip
 
 

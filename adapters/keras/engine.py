@@ -21,7 +21,7 @@ from dream.collectives import Communicator
 from dream.data.partition import Divided, Division, Share
 from dream.mixed.resync import Resyncs
 from dream.strategies.spec import Framework
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 SHARE = "dream.share"
 BATCH = "dream.batch"
@@ -73,7 +73,7 @@ class Engine(ABC):
 
     pooled: this process drives several parts itself, by one step on every device: all there are, or
         as many as every other rank.
-    knobs: how an update is made. honours: the values of each that can be; none for any.
+    update_options: how an update is made. honours: the values of each that can be; none for any.
     whole_loops: whether a loop of the user's own may compute whole batches, on every part.
     draws_locally: whether each part is asked to draw for itself.
     divided: how batches are divided among the parts, as it is now.
@@ -99,7 +99,7 @@ class Engine(ABC):
     communicator: Communicator
     readers: Communicator
     generators: Generators
-    knobs: Knobs = Knobs()
+    update_options: UpdateOptions = UpdateOptions()
     exchange: PartsExchange | None = None
     fits = chooses = False
     parted = over = False
@@ -134,12 +134,12 @@ class Engine(ABC):
     @property
     def steps(self) -> bool:
         """Whether the step of fit is dream's: parts add up, or a batch comes in micro-batches."""
-        return self.parts > 1 or self.knobs.accumulates
+        return self.parts > 1 or self.update_options.accumulates
 
     @property
     def synchronises(self) -> bool:
         """Whether BatchNorm sees the samples of all parts."""
-        return self.parts > 1 and not self.mixed and self.knobs.synchronises
+        return self.parts > 1 and not self.mixed and self.update_options.synchronises
 
     @property
     def mixed(self) -> bool:

@@ -238,9 +238,9 @@ class KerasBlock:
             observer.entering_keras()
         engine = self.engine
         self._open.enter_context(engine.creating())
-        self._open.enter_context(dtype_policy(engine.knobs.precision))
+        self._open.enter_context(dtype_policy(engine.update_options.precision))
         on_created(self._patches, keras.Model, lambda made: distribute(made, engine))
-        if engine.steps or engine.knobs.clips:
+        if engine.steps or engine.update_options.clips:
             on_created(
                 self._patches, keras.optimizers.Optimizer, lambda made: optimizer.take(made, engine)
             )
@@ -277,11 +277,11 @@ def distribute(model: Any, engine: Engine) -> Any:
     """Have the model trained and evaluated over the engine's parts from now on."""
     if "fit" in vars(model):
         return model
-    engine.knobs.only(engine.honours, f"A Keras model on {engine.framework}")
+    engine.update_options.only(engine.honours, f"A Keras model on {engine.framework}")
     if not engine.fits:
-        engine.knobs.refuse_fitting(f"A Keras model on {engine.framework}")
+        engine.update_options.refuse_fitting(f"A Keras model on {engine.framework}")
     if not engine.chooses or engine.mixed:
-        engine.knobs.refuse_choosing(f"A Keras model on {engine.framework}")
+        engine.update_options.refuse_choosing(f"A Keras model on {engine.framework}")
     if engine.draws_locally and engine.parts > 1:
         raise Unsupported(
             "In Keras models dropout and noise are always drawn for the global batch. Received: "

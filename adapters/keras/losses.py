@@ -295,7 +295,7 @@ def _kinds_once(
         found = tried(value)
         known[count] = found if "zero" not in found else tried(partial(_begun, value))
         for kind in sorted(set(known[count])):
-            say(what, kind, engine.knobs.strict)
+            say(what, kind, engine.update_options.strict)
     return known[count]
 
 

@@ -31,7 +31,7 @@ from dream.adapters.keras.update.exchange import on_present
 from dream.model_description.layout import unnumbered
 from dream.update.drift import differing, other_hyperparameters
 from dream.update.precision import PRECISIONS
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 @dataclass(slots=True)
@@ -98,9 +98,9 @@ def hold(optimizer: Any, gradients: Sequence[Any], variables: Any) -> bool:
 
 
 def take(optimizer: Any, engine: Engine) -> Any:
-    """Have the optimizer do what the engine's parts and knobs ask for."""
-    adopt_clipping(optimizer, engine.knobs)
-    check_unscaled(optimizer, engine.knobs)
+    """Have the optimizer do what the engine's parts and the update's options ask for."""
+    adopt_clipping(optimizer, engine.update_options)
+    check_unscaled(optimizer, engine.update_options)
     if engine.steps:
         _distribute(optimizer, engine)
     return optimizer
@@ -218,10 +218,12 @@ def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables
     received = f"{type(optimizer).__name__}.apply outside a dream step, replicas={engine.parts}"
     if not engine.whole_loops:
         raise ConfigurationError(unweighed(received))
-    knobs = engine.knobs
+    update_options = engine.update_options
     ignored = {
-        "accumulate": knobs.accumulate if knobs.accumulates else None,
-        "compression or op": (knobs.compression, knobs.op) if engine.exchange else None,
+        "accumulate": update_options.accumulate if update_options.accumulates else None,
+        "compression or op": (update_options.compression, update_options.op)
+        if engine.exchange
+        else None,
         "shares": engine.division.weights if engine.pace is None else "auto",
     }
     given = [f"{name}={value!r}" for name, value in ignored.items() if value is not None]
@@ -232,7 +234,7 @@ def _apply_whole(optimizer: Any, engine: Engine, gradients: list[Any], variables
             "Remove that, take the step by strategy.train_step(model, loss, optimizer), or use "
             "model.fit."
         )
-    check_scaled(knobs.precision, optimizer)
+    check_scaled(update_options.precision, optimizer)
     _check_start(optimizer, engine, variables or [])
     whole = on_present(gradients, lambda present: engine.common(present, received))
     warn_once(
@@ -270,63 +272,65 @@ def apply_global(optimizer: Any, engine: Engine, gradients: list[Any], variables
         alike(type(optimizer).apply, (optimizer, gradients, variables), {})
 
 
-def adopt_clipping(optimizer: Any, knobs: Knobs, *, by_norm: bool = True) -> None:
+def adopt_clipping(optimizer: Any, update_options: UpdateOptions, *, by_norm: bool = True) -> None:
     """Have the optimizer, and the one in it, clip the global gradient where Keras clips; once: when
     it is complete and unscaled, after Keras's own accumulation, whatever wraps the optimizer.
 
     by_norm: whether it is given all of a gradient whose norm there is to clip by.
     """
-    if not knobs.clips:
+    if not update_options.clips:
         return
     inner = vars(optimizer).get("inner_optimizer")
     for each in (optimizer,) if inner is None else (optimizer, inner):
-        _check_clips_alone(each, knobs)
-        if knobs.clip_norm is None or by_norm:
-            private.replace_clipping(each, lambda gradients: clipped(gradients, knobs))
+        _check_clips_alone(each, update_options)
+        if update_options.clip_norm is None or by_norm:
+            private.replace_clipping(each, lambda gradients: clipped(gradients, update_options))
 
 
-def clipped(gradients: Sequence[Any], knobs: Knobs) -> list[Any]:
+def clipped(gradients: Sequence[Any], update_options: UpdateOptions) -> list[Any]:
     """Clip the gradients of all variables together, by their common norm or by their values."""
     ops = keras.ops
-    if knobs.clip_value is not None:
-        most = knobs.clip_value
+    if update_options.clip_value is not None:
+        most = update_options.clip_value
         return [None if g is None else ops.clip(g, -most, most) for g in gradients]
-    assert knobs.clip_norm is not None
+    assert update_options.clip_norm is not None
     present = [g for g in gradients if g is not None]
     doubles = any(keras.backend.standardize_dtype(g.dtype) == "float64" for g in present)
     kind = "float64" if doubles else "float32"
     norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(g, kind))) for g in present))
-    scale = knobs.clip_norm / ops.maximum(norm, max(knobs.clip_norm, 1e-30))
+    scale = update_options.clip_norm / ops.maximum(norm, max(update_options.clip_norm, 1e-30))
     return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients]
 
 
-def _check_clips_alone(optimizer: Any, knobs: Knobs) -> None:
+def _check_clips_alone(optimizer: Any, update_options: UpdateOptions) -> None:
     names = ("clipnorm", "global_clipnorm", "clipvalue")
     given = [f"{name}={value!r}" for name in names if (value := getattr(optimizer, name, None))]
     if given:
         raise ConfigurationError(
             "The gradient would be clipped twice. Received: "
-            f"{type(optimizer).__name__}({', '.join(given)}), clip_norm={knobs.clip_norm!r}, "
-            f"clip_value={knobs.clip_value!r} of dream.strategy. Remove one."
+            f"{type(optimizer).__name__}({', '.join(given)}), "
+            f"clip_norm={update_options.clip_norm!r}, clip_value={update_options.clip_value!r} of "
+            "dream.strategy. Remove one."
         )
 
 
-def adopt_by_hand(optimizer: Any, knobs: Knobs) -> None:
-    """Have an optimizer of an explicit step do what the knobs ask for."""
-    adopt_clipping(optimizer, knobs)
-    check_unscaled(optimizer, knobs)
-    check_scaled(knobs.precision, optimizer)
+def adopt_by_hand(optimizer: Any, update_options: UpdateOptions) -> None:
+    """Have an optimizer of an explicit step do what the update's options ask for."""
+    adopt_clipping(optimizer, update_options)
+    check_unscaled(optimizer, update_options)
+    check_scaled(update_options.precision, optimizer)
 
 
-def check_unscaled(optimizer: Any, knobs: Knobs) -> None:
+def check_unscaled(optimizer: Any, update_options: UpdateOptions) -> None:
     """Refuse a loss scale beside a compression that remembers: what is left behind in one scale
     cannot be added to what comes in another."""
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if scaled and knobs.compressed is not None and knobs.compressed.remembers:
+    if scaled and update_options.compressed is not None and update_options.compressed.remembers:
         raise Unsupported(
             "What is not sent waits for the next gradient, and the loss scale changes meanwhile. "
-            f"Received: {type(optimizer).__name__}, compression={knobs.compression!r}. Use "
-            "compression='float16' or 'bfloat16', or precision='bfloat16', which needs no scale."
+            f"Received: {type(optimizer).__name__}, compression={update_options.compression!r}. "
+            "Use compression='float16' or 'bfloat16', or precision='bfloat16', which needs no "
+            "scale."
         )
 
 

@@ -25,7 +25,7 @@ _inside: ContextVar[bool] = ContextVar("dream.recomputed", default=False)
 
 def adopt(model: Any, engine: Engine) -> None:
     """Have a built model compute again in backward what was asked for; once."""
-    asked = engine.knobs.recompute
+    asked = engine.update_options.recompute
     if not asked or not isinstance(model, keras.Layer) or not model.built:
         return
     if asked == AUTO:
@@ -42,7 +42,7 @@ def adopt(model: Any, engine: Engine) -> None:
 
 def adopt_when_called(model: Any, engine: Engine) -> None:
     """Do the same to a model that is being made."""
-    if engine.knobs.recompute:
+    if engine.update_options.recompute:
         private.before_first_call(model, lambda: adopt(model, engine))
 
 

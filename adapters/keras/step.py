@@ -24,7 +24,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     """Train. element: a dealt one, alone or as x, or a batch that counts as an equal share."""
     batch, share = _opened(element, engine)
     engine.take_over(model)
-    if engine.knobs.accumulates:
+    if engine.update_options.accumulates:
         return _train_in_micros(model, engine, _begun(batch, share, engine), share)
     custom = type(model).train_step is not keras.Model.train_step
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
@@ -132,7 +132,7 @@ class _GlobalSums:
         self._share = share
         self._metrics = metric_states(model)
         self._statistics = statistics_of(model) if statistics else []
-        self._in_micros = statistics and engine.knobs.accumulates
+        self._in_micros = statistics and engine.update_options.accumulates
         self._before = engine.copies(self._metrics)
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes

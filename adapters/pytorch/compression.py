@@ -18,7 +18,7 @@ from dream.adapters.pytorch.loss.calls import LossMessage
 from dream.adapters.pytorch.private import GradBucket
 from dream.collectives import Communicator, Wire
 from dream.update.compression import TINY, Compression, check_ranks
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 class GradientExchange(ABC):
@@ -272,10 +272,12 @@ class TopK(GradientExchange):
         return places, values
 
 
-def exchange_of(knobs: Knobs, wire: Wire, communicator: Communicator) -> GradientExchange | None:
+def exchange_of(
+    update_options: UpdateOptions, wire: Wire, communicator: Communicator
+) -> GradientExchange | None:
     """Make the exchange that was asked for; None for the plain mean."""
-    world_size, asked = communicator.world_size, knobs.compressed
-    if knobs.op == "adasum":
+    world_size, asked = communicator.world_size, update_options.compressed
+    if update_options.op == "adasum":
         return Adasum(communicator.unchecked())
     if asked is None:
         return None

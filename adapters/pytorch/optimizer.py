@@ -23,7 +23,7 @@ from dream.adapters.pytorch.update.gradients import Spread
 from dream.adapters.pytorch.update.precision import MasterWeights, ModelPrecision
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.update.precision import PRECISIONS
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 Forward = Callable[..., Any]
 
@@ -38,19 +38,23 @@ class Training:
     device too.
     """
 
-    def __init__(self, knobs: Knobs, device: str, ranks: int, spread: Spread) -> None:
+    def __init__(
+        self, update_options: UpdateOptions, device: str, ranks: int, spread: Spread
+    ) -> None:
         """ranks: those that share a batch. spread: of the gradients that optimizers step on."""
-        row = PRECISIONS[knobs.precision]
-        self._knobs, self._spread = knobs, spread
-        self.most = knobs.micros
-        self.updates = Updates(knobs.micros) if knobs.accumulates else None
+        row = PRECISIONS[update_options.precision]
+        self._update_options, self._spread = update_options, spread
+        self.most = update_options.micros
+        self.updates = Updates(update_options.micros) if update_options.accumulates else None
         self.scaling = Scaling(ranks, spread) if row.scales else None
         self.masters = MasterWeights() if row.master else None
         self.precision = None
-        if knobs.casts:
+        if update_options.casts:
             self.precision = ModelPrecision(row, device, self.masters)
-        self.runs_models = bool(knobs.accumulates or knobs.casts or knobs.recompute)
-        self._acts = knobs.accumulates or knobs.clips or row.scales
+        self.runs_models = bool(
+            update_options.accumulates or update_options.casts or update_options.recompute
+        )
+        self._acts = update_options.accumulates or update_options.clips or row.scales
         self._gates: WeakKeyDictionary[Optimizer, Gate | None] = WeakKeyDictionary()
 
     def watch(
@@ -149,11 +153,11 @@ class Training:
 
     def _clip(self, optimizer: Optimizer) -> None:
         """By norm or by value, in place; nothing where neither was asked for."""
-        knobs = self._knobs
-        if knobs.clip_norm is not None:
-            self._spread.clip_norm(parameters_of(optimizer), knobs.clip_norm)
-        if knobs.clip_value is not None:
-            self._spread.clip_value(parameters_of(optimizer), knobs.clip_value)
+        update_options = self._update_options
+        if update_options.clip_norm is not None:
+            self._spread.clip_norm(parameters_of(optimizer), update_options.clip_norm)
+        if update_options.clip_value is not None:
+            self._spread.clip_value(parameters_of(optimizer), update_options.clip_value)
 
     def _clipped(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         """The closure that computes a gradient, and clips it."""

@@ -19,7 +19,7 @@ from dream.adapters.tensorflow import private
 from dream.checkpoint.checkpointer import Checkpointer
 from dream.collectives import Communicator
 from dream.update.recomputing import AUTO
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 class Parallelism(Adapter):
@@ -34,11 +34,11 @@ class Parallelism(Adapter):
         stall.phases_inside(private.phases())
         stall.called_from(private.calling_files())
         self.plan = plan
-        knobs = Knobs.of(plan.options)
-        knobs.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
+        update_options = UpdateOptions.of(plan.options)
+        update_options.refuse_fitting(f"{plan.spec.name!r} on TensorFlow")
         if not self.chooses:
-            knobs.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
-        if knobs.recompute == AUTO and knobs.memory_budget is None:
+            update_options.refuse_choosing(f"{plan.spec.name!r} on TensorFlow")
+        if update_options.recompute == AUTO and update_options.memory_budget is None:
             raise ConfigurationError(
                 "TensorFlow does not say what memory is free, so the limit for activations must be "
                 "given. Received: recompute='auto' without memory_budget. Pass "

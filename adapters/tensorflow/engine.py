@@ -54,7 +54,7 @@ class TensorFlowEngine(Engine):
         return rows_of(batch)
 
     def micros(self, rows: Any) -> Any:
-        return tf.clip_by_value(rows, 1, self.knobs.micros)
+        return tf.clip_by_value(rows, 1, self.update_options.micros)
 
     def ratio(self, some: Any, rows: Any) -> Any:
         return ratio(some, rows)
@@ -79,7 +79,7 @@ class TensorFlowEngine(Engine):
         return recomputed(run, tensors)
 
     def chooser(self, model: Any) -> Chooser:
-        budget = self.knobs.memory_budget
+        budget = self.update_options.memory_budget
         assert budget is not None  # refused else as the block is opened
         return TracedChooser(model, budget, self._most_rows)
 
@@ -95,7 +95,7 @@ class TensorFlowEngine(Engine):
         rows = max(len(division.rows(self._batch, part)) for part in range(self.parts))
         if self.pace is not None:  # shares that change may grow
             rows = self._batch
-        return -(-rows // self.knobs.micros)
+        return -(-rows // self.update_options.micros)
 
     def example(self, source: Arrays | Batches) -> Any:
         return example(source)

@@ -152,12 +152,12 @@ INPUT = Option(
     "device, or 'sharded': each rank reads its own parts of it alone, in an order of their own",
     choices=("whole", "sharded"), mesh=True,
 )  # fmt: skip
-KNOBS = (
+UPDATE = (
     _ACCUMULATE, _CLIP_NORM, _CLIP_VALUE, _PRECISION, _RECOMPUTE, _MEMORY_BUDGET,
     _SYNC_BATCH_NORM, _STRICT,
 )  # fmt: skip
 """How an update is made: the same meaning under every synchronous strategy. What an adapter cannot
-honour, it refuses by name when the strategy is made (`knobs.update.Knobs.only`)."""
+honour, it refuses by name when the strategy is made (`update.UpdateOptions.only`)."""
 
 TRAVEL = (
     Option(
@@ -178,7 +178,7 @@ TRAVEL = (
 """How gradients travel."""
 
 REPLICAS = (
-    *KNOBS,
+    *UPDATE,
     *TRAVEL,
     INPUT,
     Option(
@@ -270,7 +270,7 @@ MODEL = (
         "place", str, None, "layers: a dict from layer names to device indices, below model=; "
         "None deals the layers out in order", also=(dict,),
     ),
-    *KNOBS,
+    *UPDATE,
 )  # fmt: skip
 HYBRID = (
     Option(
@@ -281,7 +281,7 @@ HYBRID = (
     _MODEL,
     *_PIPELINE,
     _PLAN,
-    *KNOBS,
+    *UPDATE,
 )  # fmt: skip
 SHARDED = (
     Option(
@@ -308,7 +308,7 @@ SHARDED = (
         "default", minimum=1, mesh=True,
     ),
     INPUT,
-    *KNOBS,
+    *UPDATE,
 )  # fmt: skip
 SERVERS = (
     Option(

@@ -110,7 +110,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "single", "one device; the oracle every other is held against",
                 "one replica", "none", {"torch": (), "tensorflow": ()}, several=False,
-                options=(all_options.INPUT, *all_options.KNOBS),
+                options=(all_options.INPUT, *all_options.UPDATE),
             ),
             Spec(
                 "mirrored", "synchronous replicas on one host",
@@ -128,7 +128,7 @@ SPECS: Mapping[str, Spec] = MappingProxyType(
             Spec(
                 "data_parallel", "replicas on the devices of one process, the loss on each",
                 "data", "synchronous", {"torch": (), "tensorflow": ()}, several=False,
-                options=all_options.KNOBS,
+                options=all_options.UPDATE,
             ),
             Spec(
                 "model_parallel", "the model is split, by layers, as a pipeline or by tensors",

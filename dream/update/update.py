@@ -17,12 +17,13 @@ Options = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class UpdateOptions:
     """What was asked for. Each field is an option of the same name.
 
-    accumulate: micro-batches to an update; or "auto", as many as memory asks for. clip_norm,
-    clip_value: of the global gradient.
-    precision: a row of `knobs.precision.PRECISIONS`. recompute: what is computed again in backward.
+    accumulate: micro-batches to an update; or "auto", as many as memory asks for.
+    clip_norm, clip_value: of the global gradient.
+    precision: a row of `update.precision.PRECISIONS`.
+    recompute: what is computed again in backward.
     memory_budget: what activations may take under recompute="auto".
     sync_batch_norm: whether statistics are of the global batch; None where that is exact.
     compression: as `compression.Compression` reads it. op: how gradients become one.

@@ -62,7 +62,7 @@ class KerasCheckpointer(Checkpointer):
         own = self._engine
         ranks = own.readers.world_size
         mesh = {"data": own.parts, "model": ranks // own.parts if ranks > own.parts else 1}
-        return {"mesh": mesh, "precision": own.knobs.precision}
+        return {"mesh": mesh, "precision": own.update_options.precision}
 
     def types(self, model: Any) -> dict[str, str]:
         _check_built(model)

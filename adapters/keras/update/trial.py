@@ -37,7 +37,7 @@ def drawn_by_trials(model: Any) -> DrawnSizes:
 
 
 def say(said: str, engine: Engine) -> None:
-    if engine.knobs.strict:
+    if engine.update_options.strict:
         raise Unsupported(f"{said}.")
     warn_once(said)
 

@@ -66,7 +66,7 @@ class TorchCheckpointer(Checkpointer):
         own = self._held
         ranks, copies = own.world.world_size, own.dealt.world_size
         mesh = {"data": own.replicas, "model": ranks // copies if ranks > copies else 1}
-        return {"mesh": mesh, "precision": own.knobs.precision}
+        return {"mesh": mesh, "precision": own.update_options.precision}
 
     def types(self, model: nn.Module) -> dict[str, str]:
         return {name: dtype_name(x.dtype) for name, x in model.state_dict().items()}

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from dream.adapters.pytorch.optimizer import Training
 from dream.checkpoint.replicas import Replicas
 from dream.collectives import Communicator
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 class Held(ABC):
@@ -26,7 +26,7 @@ class Held(ABC):
     world: Communicator
     dealt: Communicator
     replicas: int
-    knobs: Knobs
+    update_options: UpdateOptions
     training: Training
     stepping_alone: Replicas | None = None
     writes = True

@@ -30,7 +30,7 @@ class OwnDistribution:
             hooks.wrap("end_group", _end_group)
             hooks.wrap("replicate", self._replicate)
             hooks.wrap("scatter", self._scatter)
-            if self._own.knobs.synchronises:
+            if self._own.update_options.synchronises:
                 hooks.wrap("convert_norms", lambda _: _keep_norms)
 
     def _start_group(self, start: Callable[..., None]) -> Callable[..., None]:

@@ -26,7 +26,7 @@ class Scripting:
         several = parallelism.world.world_size > 1
         self._name, self._hooks = parallelism.name, hooks
         self._splits = several and not parallelism.whole
-        self._together = several and parallelism.knobs.synchronises
+        self._together = several and parallelism.update_options.synchronises
 
     def subscribe(self) -> None:
         self._hooks.wrap("script", self._compiling)

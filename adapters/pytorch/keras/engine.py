@@ -45,7 +45,7 @@ from dream.adapters.pytorch.update.recompute import again
 from dream.collectives import Communicator
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 def open_block(
@@ -54,7 +54,7 @@ def open_block(
     """Open the block in which Keras models, on torch, are distributed over the communicator's
     ranks. exchanged: how gradients become one, where that is not their mean."""
     engine = TorchEngine(communicator, plan)
-    engine.knobs = Knobs.of(plan.options)
+    engine.update_options = UpdateOptions.of(plan.options)
     engine.draws_locally = plan.randomness == "local"
     engine.exchange = None if exchanged is None else TorchExchange(exchanged)
     return KerasBlock(engine)
@@ -112,11 +112,11 @@ class TorchEngine(Engine):
         return len(next(t for t in tree.flatten(batch) if t is not None))
 
     def micros(self, rows: Any) -> Any:
-        most = self._fitting.most if self.knobs.fits else self.knobs.micros
+        most = self._fitting.most if self.update_options.fits else self.update_options.micros
         return min(max(rows, 1), most)
 
     def fitted(self, model: Any, compute: Callable[[], Any], rows: Any) -> Any:
-        return self._fitting.run(model, compute, rows) if self.knobs.fits else compute()
+        return self._fitting.run(model, compute, rows) if self.update_options.fits else compute()
 
     def ratio(self, some: Any, rows: Any) -> Any:
         return some / rows if rows else 1.0
@@ -165,8 +165,10 @@ class TorchEngine(Engine):
         return found
 
     def chooser(self, model: Any) -> Chooser:
-        knobs = self.knobs
-        return MeasuringChooser(model, knobs.memory_budget, self.communicator, knobs.micros)
+        update_options = self.update_options
+        return MeasuringChooser(
+            model, update_options.memory_budget, self.communicator, update_options.micros
+        )
 
     def one_hot(self, share: BatchShare) -> list[Any]:
         digests = torch.zeros(self.parts)
@@ -240,14 +242,14 @@ class TorchEngine(Engine):
     @contextmanager
     def drawing(self, share: BatchShare) -> Iterator[None]:
         rows = TorchRows(share, self.rank, self.parts)
-        before = torch.get_rng_state() if self.knobs.accumulates else None
+        before = torch.get_rng_state() if self.update_options.accumulates else None
         with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
             yield
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             warn_once(
                 "torch's own functions draw for each micro-batch by itself, so that masks and "
                 "noise are not those of a whole batch on one device. Received: "
-                f"accumulate={self.knobs.micros}. Remove accumulate for those"
+                f"accumulate={self.update_options.micros}. Remove accumulate for those"
             )
 
 

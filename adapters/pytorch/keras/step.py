@@ -50,7 +50,7 @@ class KerasStep:
         shares: Shares | None = None,
     ) -> None:
         check_loss(loss)
-        optimizer.adopt_by_hand(keras_optimizer, engine.knobs)
+        optimizer.adopt_by_hand(keras_optimizer, engine.update_options)
         self._engine = engine
         self._model = model
         self._loss = loss
@@ -76,7 +76,7 @@ class KerasStep:
         count = len(batch[-1]) if self._weight is None else count_of(self._weight(*batch))
         with self._drawing(batch):
             value: torch.Tensor
-            if self._engine.knobs.accumulates:
+            if self._engine.update_options.accumulates:
                 value, gradients = self._engine.fitted(
                     self._model, lambda: self._in_micros(batch, variables), len(batch[-1])
                 )

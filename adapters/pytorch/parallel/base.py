@@ -45,7 +45,7 @@ from dream.collectives import Communicator, Loop, Members, Wire
 from dream.data.partition import Divided, Division
 from dream.strategies import registry
 from dream.update.recomputing import AUTO
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 Values = Collection[object]
 """Those of an option that are honoured; none stands for all."""
@@ -113,16 +113,16 @@ class Parallelism(Held):
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.name = plan, plan.spec.name
-        self.knobs = Knobs.of(plan.options)
+        self.update_options = UpdateOptions.of(plan.options)
         if self.supports is not None:
-            self.knobs.only(self.supports, self.supports_for, self.instead)
+            self.update_options.only(self.supports, self.supports_for, self.instead)
         if not self.fits:
-            self.knobs.refuse_fitting(f"{self.name!r} here")
+            self.update_options.refuse_fitting(f"{self.name!r} here")
         if not self.chooses:
-            self.knobs.refuse_choosing(self.supports_for)
+            self.update_options.refuse_choosing(self.supports_for)
         ranks = self.connect()
         self.world, self.device, self.told_by = ranks.world, ranks.device, ranks.told_by
-        _check_budget(self.knobs, self.device)
+        _check_budget(self.update_options, self.device)
         self.dealt = ranks.dealt or ranks.world
         self.replicas = ranks.replicas or self.dealt.world_size
         self.divided = Divided(Division.asked(self.dealt.world_size, plan.options.get("shares")))
@@ -132,7 +132,7 @@ class Parallelism(Held):
             self.dealt.rank, self.shares, self.modes, self.in_step, self.plan.randomness
         )
         among = self.dealt.world_size
-        self.training = Training(self.knobs, self.device.type, among, ranks.spread)
+        self.training = Training(self.update_options, self.device.type, among, ranks.spread)
 
     @abstractmethod
     def connect(self) -> Participants:
@@ -247,8 +247,12 @@ class Parallelism(Held):
         return 1.0
 
 
-def _check_budget(knobs: Knobs, device: torch.device) -> None:
-    if knobs.recompute == AUTO and knobs.memory_budget is None and device.type == "cpu":
+def _check_budget(update_options: UpdateOptions, device: torch.device) -> None:
+    if (
+        update_options.recompute == AUTO
+        and update_options.memory_budget is None
+        and device.type == "cpu"
+    ):
         raise ConfigurationError(
             "On the CPU the memory limit for activations must be given. Received: recompute='auto' "
             "without memory_budget. Pass memory_budget='2GB', or 0.5 for half of what they take."

@@ -51,7 +51,7 @@ class LayersOfRanks(Averaging):
         options = {option.name: option.default for option in REPLICAS}
         super().__init__(replace(plan, options=options | dict(plan.options)))
         self._recomputing = RecomputedCopies(
-            self._row, self.knobs.recompute, self.world, together=False
+            self._row, self.update_options.recompute, self.world, together=False
         )
         self.registry.recomputes = False
 

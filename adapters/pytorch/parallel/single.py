@@ -8,12 +8,12 @@ from dream._adapter import Plan
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.parallel.base import Parallelism, Participants, alone
 from dream.adapters.pytorch.parallel.ddp.parallelism import KERAS_BLOCK, Ddp
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 def single(plan: Plan) -> Parallelism:
     """One device: plain, or one replica of `mirrored` where an option is to be honoured."""
-    return Ddp(plan) if Knobs.of(plan.options).asked else Single(plan)
+    return Ddp(plan) if UpdateOptions.of(plan.options).asked else Single(plan)
 
 
 @final

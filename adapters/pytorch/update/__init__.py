@@ -1,1 +1,1 @@
-"""Knobs in torch: how an update is made. One file an idea; a strategy holds them in `Training`."""
+"""How an update is made in torch. One file an idea; a strategy holds them in `Training`."""

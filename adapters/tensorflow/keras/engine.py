@@ -22,7 +22,7 @@ from dream.adapters.tensorflow.keras.pace import GraphClock, OwnRuns
 from dream.adapters.tensorflow.keras.parted import PartedBatches
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
 from dream.collectives import Communicator
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 def open_block(
@@ -38,7 +38,7 @@ def open_block(
         if distribution is None
         else MirroredEngine(distribution, communicator, plan.seed)
     )
-    engine.knobs, engine.exchange = Knobs.of(plan.options), exchange
+    engine.update_options, engine.exchange = UpdateOptions.of(plan.options), exchange
     engine.draws_locally = plan.randomness == "local"
     return KerasBlock(engine)
 

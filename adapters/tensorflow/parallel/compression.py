@@ -14,32 +14,32 @@ from dream._errors import Unsupported
 from dream.adapters.keras.update.exchange import PartsExchange
 from dream.collectives import Wire
 from dream.update.compression import TINY, Compression, check_ranks
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
-def check(knobs: Knobs, devices: int) -> None:
+def check(update_options: UpdateOptions, devices: int) -> None:
     """Refuse what is for torch alone, and what several devices of one process have no use for."""
-    asked = knobs.compressed
+    asked = update_options.compressed
     if asked is not None and asked.kind == "powersgd":
         raise Unsupported(
             "TensorFlow's gradients travel rounded, or as their largest elements. Received: "
-            f"compression={knobs.compression!r} for tensorflow. Use 'float16', 'bfloat16' or "
-            "'topk[:FRACTION]'; powersgd works in torch."
+            f"compression={update_options.compression!r} for tensorflow. Use 'float16', "
+            "'bfloat16' or 'topk[:FRACTION]'; powersgd works in torch."
         )
-    if devices > 1 and (asked is not None or knobs.op == "adasum"):
+    if devices > 1 and (asked is not None or update_options.op == "adasum"):
         raise Unsupported(
             "The devices of one process add up in one memory, where TensorFlow takes the mean of "
-            f"whole gradients. Received: compression={knobs.compression!r}, op={knobs.op!r}, "
-            f"devices={devices} in one process. Start `dream run -n {devices}` with a device each, "
-            "or remove the option."
+            f"whole gradients. Received: compression={update_options.compression!r}, "
+            f"op={update_options.op!r}, devices={devices} in one process. Start `dream "
+            f"run -n {devices}` with a device each, or remove the option."
         )
 
 
-def exchange_of(knobs: Knobs, wire: Wire, world_size: int) -> PartsExchange | None:
-    """None for the plain mean. knobs: checked."""
-    if knobs.op == "adasum":
+def exchange_of(update_options: UpdateOptions, wire: Wire, world_size: int) -> PartsExchange | None:
+    """None for the plain mean. update_options: checked."""
+    if update_options.op == "adasum":
         return Adasum(wire, world_size)
-    asked = knobs.compressed
+    asked = update_options.compressed
     if asked is None:
         return None
     if asked.kind == "topk":

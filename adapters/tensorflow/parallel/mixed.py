@@ -12,7 +12,7 @@ from dream.adapters.tensorflow.loss import Batch
 from dream.adapters.tensorflow.step import LocalStep, build, process_step
 from dream.data.partition import split
 from dream.mixed.resync import Resync
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 def step(model: Any, optimizer: Any, local: LocalStep, block: KerasBlock) -> Step:
@@ -37,18 +37,23 @@ def no_loop() -> Unsupported:
     )
 
 
-def breaks(knobs: Knobs) -> bool:
+def breaks(update_options: UpdateOptions) -> bool:
     """Whether ranks of another framework cannot go along."""
-    travels = knobs.compression or knobs.op != "mean" or knobs.autotune
-    return bool(knobs.accumulates or knobs.casts or knobs.sync_batch_norm or travels)
+    travels = update_options.compression or update_options.op != "mean" or update_options.autotune
+    return bool(
+        update_options.accumulates
+        or update_options.casts
+        or update_options.sync_batch_norm
+        or travels
+    )
 
 
-def no_knobs(knobs: Knobs) -> Unsupported:
+def no_update_options(asked: UpdateOptions) -> Unsupported:
     return Unsupported(
         "Ranks of another framework take each batch at once, in float32, with statistics of their "
-        f"own, and the mean of whole gradients. Received: accumulate={knobs.accumulate}, "
-        f"precision={knobs.precision!r}, sync_batch_norm={knobs.sync_batch_norm}, "
-        f"compression={knobs.compression!r}, op={knobs.op!r}, autotune={knobs.autotune} in a job "
+        f"own, and the mean of whole gradients. Received: accumulate={asked.accumulate}, "
+        f"precision={asked.precision!r}, sync_batch_norm={asked.sync_batch_norm}, "
+        f"compression={asked.compression!r}, op={asked.op!r}, autotune={asked.autotune} in a job "
         "of two frameworks. Remove them."
     )
 

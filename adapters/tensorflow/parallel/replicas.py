@@ -40,7 +40,7 @@ from dream.adapters.tensorflow.tensors import TensorFlowTensors
 from dream.collectives import Communicator, Members
 from dream.data.pace import check_measured
 from dream.strategies import registry
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def synchronous(plan: Plan) -> ReplicaGroup:
 def _devices(plan: Plan) -> ReplicaGroup:
     """A single device needs no strategy of TensorFlow's."""
     devices = runtime.replicas(plan.devices)
-    compression.check(Knobs.of(plan.options), len(devices))
+    compression.check(UpdateOptions.of(plan.options), len(devices))
     distribution = _distribution(plan, devices)
     topology = Topology.of(plan.cluster, num_replicas=len(devices), device=devices[0])
     return ReplicaGroup(topology, collectives.alone(plan.cluster), distribution)
@@ -85,14 +85,16 @@ def _devices(plan: Plan) -> ReplicaGroup:
 
 def _ranks(plan: Plan) -> ReplicaGroup:
     devices = runtime.own_devices(plan.cluster, plan.devices or 1)
-    compression.check(Knobs.of(plan.options), len(devices))
+    compression.check(UpdateOptions.of(plan.options), len(devices))
     if plan.mixed and len(devices) > 1:
         raise mixed.one_device(len(devices))
     wire = registry.reduction("tensorflow", plan.transport)(plan.cluster, plan.transport)
     communicator = Communicator(wire, TensorFlowTensors(), Members.all_of(plan.cluster))
     replicas = plan.cluster.world_size * len(devices)
     topology = Topology.of(plan.cluster, num_replicas=replicas, device=devices[0])
-    exchange = compression.exchange_of(Knobs.of(plan.options), wire, plan.cluster.world_size)
+    exchange = compression.exchange_of(
+        UpdateOptions.of(plan.options), wire, plan.cluster.world_size
+    )
     return ReplicaGroup(topology, communicator, _distribution(plan, devices), exchange)
 
 
@@ -124,9 +126,9 @@ class ReplicaParallelism(Parallelism):
 
     def __init__(self, replicas: Callable[[Plan], ReplicaGroup], plan: Plan) -> None:
         super().__init__(plan)
-        self._knobs = Knobs.of(plan.options)
-        if plan.mixed and mixed.breaks(self._knobs):
-            raise mixed.no_knobs(self._knobs)
+        self._update_options = UpdateOptions.of(plan.options)
+        if plan.mixed and mixed.breaks(self._update_options):
+            raise mixed.no_update_options(self._update_options)
         self._tell_tuning = plan.begin_tuning()
         found = replicas(plan)
         self._topology, self._communicator = found.topology, found.communicator
@@ -172,14 +174,14 @@ class ReplicaParallelism(Parallelism):
         )
 
     def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
-        distribution, knobs = self._distribution, self._knobs
+        distribution, update_options = self._distribution, self._update_options
         local = step.LocalStep(
             model, loss, optimizer, weight, self._total(),
-            ranks=distribution is None, most=knobs.micros, engine=self._block.engine,
+            ranks=distribution is None, most=update_options.micros, engine=self._block.engine,
         )  # fmt: skip
-        adopt_clipping(optimizer, knobs)
-        check_unscaled(optimizer, knobs)
-        check_scaled(knobs.precision, optimizer)
+        adopt_clipping(optimizer, update_options)
+        check_unscaled(optimizer, update_options)
+        check_scaled(update_options.precision, optimizer)
 
         def start(batch: tuple[Any, ...]) -> None:
             with distribution.scope() if distribution is not None else nullcontext():
@@ -211,7 +213,7 @@ class ReplicaParallelism(Parallelism):
     def weigh(self, loss_value: Any, count: Any) -> Any:
         if self.plan.resyncs is not None:
             raise mixed.no_loop()
-        if self._knobs.sync_batch_norm and self.topology.num_replicas > 1:
+        if self._update_options.sync_batch_norm and self.topology.num_replicas > 1:
             raise Unsupported(
                 "In a custom training loop BatchNorm sees only this rank's share. Received: weigh, "
                 "sync_batch_norm=True. Take the step by strategy.train_step(model, loss, "

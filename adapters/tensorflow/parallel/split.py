@@ -24,7 +24,7 @@ from dream.adapters.tensorflow.collectives import alone
 from dream.adapters.tensorflow.data import GlobalBatches
 from dream.adapters.tensorflow.keras.engine import ProcessEngine
 from dream.adapters.tensorflow.parallel.split_fit import Fitting, SplitRunner, written_once
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 _HONOURED: dict[str, tuple[object, ...]] = {
     "accumulate": (),
@@ -79,14 +79,14 @@ class SplitParallelism(Parallelism):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        knobs = Knobs.of(plan.options)
-        knobs.only(
+        update_options = UpdateOptions.of(plan.options)
+        update_options.only(
             _HONOURED,
             "A split Keras model",
             "BatchNorm sees the whole batch there, or is refused: remove it, or use 'mirrored'.",
         )
         self.engine = ProcessEngine(alone(Cluster()), plan)
-        self.engine.knobs = knobs
+        self.engine.update_options = update_options
         runner = self.connect(plan)
         fits = ProcessEngine(alone(Cluster()), plan)
         fits.readers = self.communicator
@@ -118,7 +118,7 @@ class SplitParallelism(Parallelism):
         """The constructors of models and optimizers are changed, and the functions that save and
         load models."""
         randomness.start(self.communicator)
-        self._open.enter_context(dtype_policy(self.engine.knobs.precision))
+        self._open.enter_context(dtype_policy(self.engine.update_options.precision))
         written = written_once(self.communicator)
         take_made(self._patches, self.fitting.take, self.fitting.optimizer, written)
         self._open.enter_context(self.making())

@@ -37,7 +37,7 @@ class SplitRunner(Protocol):
     """Runs the models of a block."""
 
     def optimizer(self, optimizer: Any) -> Any:
-        """Change on the instance what an optimizer does, as knobs ask for."""
+        """Change on the instance what an optimizer does, as update_options ask for."""
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
         """From a global batch, as Keras gives it, the logs of a step; the outputs in predict. The

@@ -78,15 +78,16 @@ class Synchronous(Parallelism):
         super().__init__(plan)
         self.registry = ModuleRegistry(
             self.make(), self.world, self.shares, self.training,
-            synchronises=self.synchronises and self.knobs.synchronises,
-            recomputes=self.knobs.recompute, memory_budget=self.knobs.memory_budget,
+            synchronises=self.synchronises and self.update_options.synchronises,
+            recomputes=self.update_options.recompute,
+            memory_budget=self.update_options.memory_budget,
             draws=self.draws,
         )  # fmt: skip
         self._watches: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
         self.bare = (
             None if plan.mixed else BareParameters(self.registry, self.shares, self._called())
         )
-        of_kerass_own = self.knobs.recompute or self.knobs.casts
+        of_kerass_own = self.update_options.recompute or self.update_options.casts
         if self.world.world_size > 1 and not plan.mixed and not of_kerass_own:
             self.registry_of_keras = self.registry
         self.guard = (
@@ -181,14 +182,14 @@ class Averaging(Synchronous):
         self._backward = WeighedBackward(
             self.world,
             self.training.updates,
-            strict=self.knobs.strict or self.knobs.fits,
+            strict=self.update_options.strict or self.update_options.fits,
             lent=self._lent,
         )
-        self._backward.reader.untraced.off = self.knobs.fits
+        self._backward.reader.untraced.off = self.update_options.fits
         hook: GradientHook | None = None
         riders = None
         if self.wire is not None:
-            exchange = exchange_of(self.knobs, self.wire, self.world)
+            exchange = exchange_of(self.update_options, self.wire, self.world)
             if exchange is None and isinstance(self.wire, TorchWire):
                 hook, riders = self.wire.gradient_hook, self.wire.riders
             else:
@@ -196,7 +197,7 @@ class Averaging(Synchronous):
                 hook = exchanged.hook
                 self.exchanged = None if exchange is None else exchanged
         self._reducing = dict(self.plan.options)
-        self._once = one_copy.asked(self.plan, self.knobs, self.device, self.wire)
+        self._once = one_copy.asked(self.plan, self.update_options, self.device, self.wire)
         if self._once is not None:
             self.keras_block = None
         settings = DdpSettings(self._reducing, hook, riders, self._once, after=self.averages_after)
@@ -251,7 +252,7 @@ class Averaging(Synchronous):
     def train_step(
         self, model: nn.Module, loss: Loss, optimizer: Optimizer, weight: Weight | None
     ) -> Step:
-        if self.knobs.fits:
+        if self.update_options.fits:
             return self._fitting_step(model, loss, optimizer, weight)
         if self._once is None:
             return super().train_step(model, loss, optimizer, weight)

@@ -17,7 +17,7 @@ from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.update import PieceUpdate
 from dream.collectives import Wire
 from dream.shared_memory import Group, groups
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 _HONOURED: Mapping[str, tuple[object, ...]] = {
     "accumulate": (), "recompute": (), "memory_budget": (), "sync_batch_norm": (), "strict": (),
@@ -67,7 +67,7 @@ class OneCopyTraining:
 
 
 def asked(
-    plan: Plan, knobs: Knobs, device: torch.device, wire: Wire | None
+    plan: Plan, update_options: UpdateOptions, device: torch.device, wire: Wire | None
 ) -> OneCopyTraining | None:
     """None where it was not asked for, or there is one rank. Refused where it cannot be had."""
     if not plan.options.get("one_copy"):
@@ -76,7 +76,7 @@ def asked(
         logger.info("one_copy=True: there is one rank, which has one copy anyway")
         return None
     _check(plan, device.type, wire.name)
-    knobs.only(_HONOURED, "One copy of the weights")
+    update_options.only(_HONOURED, "One copy of the weights")
     for name, default in _OF_DDP.items():
         if plan.options.get(name, default) != default:
             raise Unsupported(

@@ -44,7 +44,7 @@ from dream.parameter_server.job import (
 from dream.parameter_server.server import serve
 from dream.parameter_server.staleness import Staleness
 from dream.parameter_server.worker import Worker
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 @final
@@ -190,8 +190,8 @@ class ServedModels(Held):
                 "snapshot_every= with `dream run --max-restarts`."
             )
         self.world = self.dealt = _alone()
-        self.replicas, self.knobs = job.roles.workers, Knobs()
-        self.training = Training(self.knobs, "cpu", 1, Whole())
+        self.replicas, self.update_options = job.roles.workers, UpdateOptions()
+        self.training = Training(self.update_options, "cpu", 1, Whole())
         self.writes = job.place.rank == 0
         self._worker = worker
 

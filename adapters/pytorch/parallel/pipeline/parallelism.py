@@ -49,7 +49,7 @@ from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split
 from dream.model_description.layout import check_same
 from dream.pipeline.division import asked_microbatches, asked_stages
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 @final
@@ -65,7 +65,7 @@ class PipelineParallel(Parallelism):
     instead = "Its layers see microbatches, so there is no BatchNorm in it. Use 'mirrored'."
 
     def __init__(self, plan: Plan) -> None:
-        refuse_chains(Knobs.of(plan.options).recompute)
+        refuse_chains(UpdateOptions.of(plan.options).recompute)
         super().__init__(plan)
         self._stages = count_stages(plan, self._placement.mesh)
         self._microbatches = asked_microbatches(plan.options, self._stages)
@@ -120,9 +120,9 @@ class PipelineParallel(Parallelism):
         parts = StageParameters(model, pipeline.owners(), self._placement.model.rank)
         parts.drop_others()
         _refuse_training(model)
-        if self.knobs.recompute is not True:  # which is each stage's business
+        if self.update_options.recompute is not True:  # which is each stage's business
             opened = traced_modules(model, stages.opened)
-            recompute(model, self.knobs.recompute, torch.is_grad_enabled, opened=opened)
+            recompute(model, self.update_options.recompute, torch.is_grad_enabled, opened=opened)
         set_hook(model, PipelineCall(pipeline))
         self._made.append((pipeline, parts))
         return self._made[-1]
@@ -152,7 +152,7 @@ class PipelineParallel(Parallelism):
         assert self._group is not None
         return PipelineSettings(
             self._placement.model, self._group, self.device, schedule, self._microbatches,
-            self.training.precision, self.knobs.recompute,
+            self.training.precision, self.update_options.recompute,
         )  # fmt: skip
 
     def adopt(self, optimizer: Optimizer) -> None:
@@ -198,7 +198,7 @@ class PipelineParallel(Parallelism):
         pipeline, parts = self._find(model)
         return PipelinePasses(
             pipeline, parts, loss, weight, self.dealt, self.training.scaling, self.draws,
-            strict=self.knobs.strict,
+            strict=self.update_options.strict,
         )  # fmt: skip
 
     def cuts(self, weight: Weight | None) -> Cuts:

@@ -44,12 +44,12 @@ class OneProcess(Parallelism):
         self._team = self._gather(plan)
         self.supports = _TOGETHER if self._team.meets else _HONOURED
         super().__init__(plan)
-        self._together = self._team.meets and self.knobs.synchronises
+        self._together = self._team.meets and self.update_options.synchronises
         self._followed = LoopTracker(self.training, self.world, self.shares)
         self.training.watch(lambda: self._followed.called, self._gathering)
         self._recomputing = RecomputedCopies(
-            self._team, self.knobs.recompute, self.world, together=self._together,
-            budget=self.knobs.memory_budget, calls=self.training.most,
+            self._team, self.update_options.recompute, self.world, together=self._together,
+            budget=self.update_options.memory_budget, calls=self.training.most,
         )  # fmt: skip
         self._settled = ModuleSet()
 

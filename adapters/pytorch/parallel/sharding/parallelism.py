@@ -46,7 +46,7 @@ from dream.adapters.pytorch.train_step import Cuts, MicroParts, Passes
 from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.collectives import Communicator
 from dream.strategies import registry
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 
 class Sharding(Parallelism):
@@ -72,8 +72,8 @@ class Sharding(Parallelism):
         self.alone = self.placement.mesh.size == 1 and not offloads(plan)
         self.registry = ModuleRegistry(
             self.make, self.dealt, self.shares, self.training,
-            synchronises=self.knobs.synchronises, recomputes=self.knobs.recompute,
-            memory_budget=self.knobs.memory_budget, world=self.world, takes_meta=True,
+            synchronises=self.update_options.synchronises, recomputes=self.update_options.recompute,
+            memory_budget=self.update_options.memory_budget, world=self.world, takes_meta=True,
             draws=self.draws,
         )  # fmt: skip
         self.parameters = SplitParameters(self.registry)
@@ -82,7 +82,7 @@ class Sharding(Parallelism):
         )
         self._guarded: WeakSet[Optimizer] = WeakSet()
         self.backward = WeighedBackward(
-            self.dealt, self.training.updates, strict=self.knobs.strict, lent=self._lent,
+            self.dealt, self.training.updates, strict=self.update_options.strict, lent=self._lent,
             within=self.within_backward,
         )  # fmt: skip
         self.registry.row_leaves = self._guard.rows = self.backward.row_leaves
@@ -264,7 +264,7 @@ def model_parallel(plan: Plan) -> Parallelism:
 
 def shards_nothing(plan: Plan) -> bool:
     """Tell whether there is one rank, which shards nothing, and an option to honour."""
-    return plan.cluster.alone and Knobs.of(plan.options).asked and not offloads(plan)
+    return plan.cluster.alone and UpdateOptions.of(plan.options).asked and not offloads(plan)
 
 
 def offloads(plan: Plan) -> bool:

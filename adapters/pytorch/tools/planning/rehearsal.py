@@ -58,7 +58,7 @@ from dream.collectives import Communicator
 from dream.data.partition import split
 from dream.tools.plan.asked import TrainingSpec
 from dream.tools.plan.sketch import Candidate, Phase, Rehearsal, Sending
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 Mark = Callable[[Phase], None]
 Optimize = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -97,7 +97,7 @@ def steps_of(
         return _pipeline(candidate, here, model, loss, optimize, batch, told, recomputes=recomputes)
     place = here.place
     dealt = place.world if candidate.kind == "sharded" else place.data
-    training = Training(Knobs(), _DEVICE.type, dealt.world_size, Whole())
+    training = Training(UpdateOptions(), _DEVICE.type, dealt.world_size, Whole())
     registry = ModuleRegistry(
         _unused, dealt, Shares(), training, synchronises=True, recomputes=recomputes,
         world=place.world, takes_meta=True,

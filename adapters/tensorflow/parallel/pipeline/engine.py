@@ -82,7 +82,7 @@ class KerasPipeline(ABC):
     ) -> None:
         self.model, self.partition, self.rows = model, partition, placement.mesh.data
         self.schedule = division.schedule
-        self._engine, self._knobs = engine, engine.knobs
+        self._engine, self._update_options = engine, engine.update_options
         several = division.asked or not placement.shares_cores
         self._count = (division.microbatches if several else 1) * self.rows
         self._asked = division.asked
@@ -95,7 +95,7 @@ class KerasPipeline(ABC):
             with hooks.drawn_for(None):
                 coupling.check(model, engine, inputs[0] if len(inputs) == 1 else list(inputs))
         checks.check_seeds(partition)
-        by_stage = engine.knobs.recompute == "sqrt"  # of the depth of each
+        by_stage = engine.update_options.recompute == "sqrt"  # of the depth of each
         for each in [stage.model for stage in partition.stages] if by_stage else [model]:
             recompute.adopt(each, engine)
 
@@ -177,12 +177,12 @@ class KerasPipeline(ABC):
         """(mean loss over the batch, the model's outputs by run and microbatch). rest: what the
         loss and the weight are taken of, cut as x is; None in it stays."""
         samples = int(private.tree.flatten(x)[0].shape[0])
-        runs = min(samples, self._knobs.micros)
+        runs = min(samples, self._update_options.micros)
         if self._asked and not self._tried and samples < self._count * runs:
             raise ConfigurationError(
                 "A batch has fewer samples than microbatches. Received: batch size "
                 f"{samples}, microbatches={self._count} over {self.rows} rows, accumulate="
-                f"{self._knobs.micros}. Ask for fewer, or take larger batches."
+                f"{self._update_options.micros}. Ask for fewer, or take larger batches."
             )
         self._tried = True
         bounds = cuts(samples, runs, self._count)

@@ -63,12 +63,12 @@ class LocalPipeline(KerasPipeline):
         engine: Engine,
     ) -> None:
         devices = placement.devices
-        if engine.knobs.recompute and len(devices) > 1:
+        if engine.update_options.recompute and len(devices) > 1:
             raise Unsupported(
                 "Further rows of one process compute on copies of the variables, which backward "
-                f"does not find again. Received: recompute={engine.knobs.recompute!r}, data="
-                f"{len(devices)} in one process. Start a process for each device: dream run -n "
-                f"{len(devices) * len(devices[0])}."
+                f"does not find again. Received: recompute={engine.update_options.recompute!r}, "
+                f"data={len(devices)} in one process. Start a process for each device: dream "
+                f"run -n {len(devices) * len(devices[0])}."
             )
         super().__init__(placement, model, partition, division, engine)
         self._devices = devices

@@ -69,17 +69,17 @@ class PipelineParallelism(SplitParallelism):
             with remote_variables.only_shapes():
                 private.build_but_optimizer(model, private.symbolic(batch))
             checks.check_reduced(model)
-            losses.adopt(model, self.engine.knobs.strict)
+            losses.adopt(model, self.engine.update_options.strict)
 
     def take_optimizer(self, optimizer: Any) -> Any:
         """Have it clip what it is given, and refuse a gradient of a rank's own."""
         alone = self.plan.cluster.alone
-        adopt_clipping(optimizer, self.engine.knobs, by_norm=alone)
+        adopt_clipping(optimizer, self.engine.update_options, by_norm=alone)
         return optimizer if alone else refuse_by_hand(optimizer)
 
     def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         check_loss(loss)
-        check_scaled(self.engine.knobs.precision, optimizer)
+        check_scaled(self.engine.update_options.precision, optimizer)
 
         def loss_of(prediction: Any, rest: Any) -> Any:
             return tf.reduce_mean(score(loss, prediction, rest[-1]))

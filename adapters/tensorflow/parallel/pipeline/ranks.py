@@ -162,7 +162,11 @@ class RankPipeline(KerasPipeline):
         """Of the whole gradient, as dream or Keras was told; None for any. Keras itself would take
         the norm of what is here for it."""
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        most = inner.global_clipnorm if self._knobs.clip_norm is None else self._knobs.clip_norm
+        most = (
+            inner.global_clipnorm
+            if self._update_options.clip_norm is None
+            else self._update_options.clip_norm
+        )
         steps = inner.gradient_accumulation_steps
         if most is not None and steps:
             raise Unsupported(

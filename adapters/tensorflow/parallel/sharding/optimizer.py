@@ -14,19 +14,19 @@ from dream.adapters.tensorflow.parallel.sharding import dtensor
 from dream.adapters.tensorflow.parallel.sharding.layouts import whole
 from dream.adapters.tensorflow.parallel.sharding.mesh_placement import MeshPlacement
 from dream.adapters.tensorflow.parallel.sharding.variables import as_they_lie
-from dream.update.update import Knobs
+from dream.update.update import UpdateOptions
 
 stepping: ContextVar[bool] = ContextVar("dream.split_step", default=False)
 """Whether a step of dream's is being traced."""
 
 
-def take(optimizer: Any, placement: MeshPlacement, knobs: Knobs) -> Any:
+def take(optimizer: Any, placement: MeshPlacement, update_options: UpdateOptions) -> Any:
     """The optimizer, whose `apply` from now on takes gradients of variables on the mesh. One that
     scales losses is seen by the block before it knows the one within; the step brings it again."""
-    adopt_clipping(optimizer, knobs)
+    adopt_clipping(optimizer, update_options)
     inner = vars(optimizer).get("inner_optimizer")
     if inner is not None:
-        take(inner, placement, knobs)
+        take(inner, placement, update_options)
     if "apply" in vars(optimizer):
         return optimizer
 

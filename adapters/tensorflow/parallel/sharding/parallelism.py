@@ -78,16 +78,16 @@ class MeshParallelism(SplitParallelism):
 
     def train_step(self, model: Any, loss: Loss, optimizer: Any, weight: Weight | None) -> Step:
         """weight: of micro-batches; else the loss sees the global batch as on one device."""
-        knobs, placement = self.engine.knobs, self.placement
-        check_scaled(knobs.precision, optimizer)
+        update_options, placement = self.engine.update_options, self.placement
+        check_scaled(update_options.precision, optimizer)
         local = LocalStep(model, loss, optimizer, weight, None, ranks=True)
 
         def micro(*given: Any) -> list[Any]:
             *part, _share, _rows = given
             return [laid(x, placement) for x in local.micro(*part)]
 
-        if knobs.accumulates:
-            on_mesh = in_micros(micro, local.finish, placement, knobs.micros)
+        if update_options.accumulates:
+            on_mesh = in_micros(micro, local.finish, placement, update_options.micros)
         else:
             on_mesh = compiled(local, placement, "train")
         fresh = True

@@ -49,10 +49,10 @@ class MeshRunner(SplitRunner):
         self._engine = engine
 
     def optimizer(self, optimizer: Any) -> Any:
-        return take(optimizer, self._placement, self._engine.knobs)
+        return take(optimizer, self._placement, self._engine.update_options)
 
     def function(self, model: Any, kind: Kind) -> Callable[[Any, bool], Any]:
-        cuts = kind == "train" and self._engine.knobs.accumulates
+        cuts = kind == "train" and self._engine.update_options.accumulates
         make = self._in_micros if cuts else self._at_once
         steps = {one_length: make(model, kind, one_length) for one_length in (True, False)}
         fresh = True
@@ -91,7 +91,7 @@ class MeshRunner(SplitRunner):
             update.optimizer.apply(update.gradients, update.variables)
             return model.get_metrics_result()
 
-        most = self._engine.knobs.micros
+        most = self._engine.update_options.micros
         return in_micros(part, finish, self._placement, most, one_length=one_length)
 
     def _lay_out(self, model: Any, batch: Any, kind: Kind) -> None:
