@@ -26,10 +26,10 @@ from dream.adapters.keras import private
 from dream.adapters.keras.engine import BatchShare, Engine
 from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
 from dream.adapters.keras.randomness.draws import drawn_by
-from dream.adapters.keras.randomness.tried import OneRow, generators_kept
+from dream.adapters.keras.randomness.trial_draws import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
-from dream.adapters.keras.update.kept import kept
 from dream.adapters.keras.update.private import list_labels
+from dream.adapters.keras.update.script_state import kept
 
 
 class LossPlace(ABC):

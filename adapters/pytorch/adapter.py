@@ -21,13 +21,13 @@ from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.reading.fetch import rows
 from dream.adapters.pytorch.errors import explain
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
-from dream.adapters.pytorch.foreign.earlier import Earlier
+from dream.adapters.pytorch.foreign.made_before import MadeBefore
 from dream.adapters.pytorch.foreign.metrics import Metrics
 from dream.adapters.pytorch.foreign.scripting import Scripting
 from dream.adapters.pytorch.foreign.tensorboard import EventFiles
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import KerasEntry, forbid_fits, refuse_keras
-from dream.adapters.pytorch.loss.reads import ReadNumbers, is_global
+from dream.adapters.pytorch.loss.read_numbers import ReadNumbers, is_global
 from dream.adapters.pytorch.parallel.base import Parallelism
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.checkpoint.checkpointer import Checkpointer
@@ -63,7 +63,7 @@ class TorchAdapter(Adapter):
             plan.spec.update == "synchronous" and not plan.mixed and own.world.world_size > 1
         )
         own.modes.differentiates = not self._in_step
-        self._earlier = Earlier(own, self._sharder)
+        self._earlier = MadeBefore(own, self._sharder)
         self._hooks.wrap("iter", self._earlier.wrap_iter)
         self._metrics = Metrics(own.dealt, own.shares, self._hooks)
         OwnDistribution(own).subscribe(self._hooks)

@@ -11,7 +11,7 @@ from torch import nn
 from dream._adapter import Metric
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.alike import targets_of
+from dream.adapters.pytorch.data.digests import targets_of
 from dream.adapters.pytorch.data.loader import dealt_of
 from dream.collectives import Communicator
 from dream.data.partition import split

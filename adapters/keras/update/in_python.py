@@ -14,7 +14,7 @@ import numpy as np
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import trial
-from dream.adapters.keras.update.kept import reached
+from dream.adapters.keras.update.script_state import reached
 from dream.checkpoint.untouched.variables import is_of_a_script
 from dream.data import generators
 

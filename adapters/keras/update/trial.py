@@ -18,9 +18,9 @@ from dream.adapters.keras import consistency, kinds, losses, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.sizes import DrawnSizes
-from dream.adapters.keras.randomness.tried import OneRow, generators_kept
+from dream.adapters.keras.randomness.trial_draws import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
-from dream.adapters.keras.update.kept import kept
+from dream.adapters.keras.update.script_state import kept
 
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)

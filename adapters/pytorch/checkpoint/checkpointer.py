@@ -18,7 +18,7 @@ from dream.adapters.pytorch.checkpoint.arrays import (
     wholes,
     write_into,
 )
-from dream.adapters.pytorch.checkpoint.held import Held
+from dream.adapters.pytorch.checkpoint.sharded_state import ShardedState
 from dream.adapters.pytorch.checkpoint.unkept import Unkept
 from dream.adapters.pytorch.model_description.model import describe
 from dream.adapters.pytorch.randomness.current import current
@@ -48,7 +48,7 @@ _SCALE = "loss_scale"
 class TorchCheckpointer(Checkpointer):
     api = "torch"
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: ShardedState) -> None:
         self._held = held
         self.writes = held.writes
 

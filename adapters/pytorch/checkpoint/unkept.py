@@ -13,9 +13,13 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
-from dream.adapters.pytorch.data.drawn import kept_with
+from dream.adapters.pytorch.data.drawn_order import kept_with
 from dream.adapters.pytorch.private import version_of
-from dream.adapters.pytorch.randomness.held import digests_of, held_by, named_by_the_script
+from dream.adapters.pytorch.randomness.own_generators import (
+    digests_of,
+    held_by,
+    named_by_the_script,
+)
 from dream.checkpoint.checkpointer import Parts
 
 

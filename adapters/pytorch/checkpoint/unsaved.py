@@ -24,7 +24,7 @@ from dream._strategy import current
 from dream.adapters.pytorch.data.loader import made_by_the_script
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import to_local, version_of
-from dream.adapters.pytorch.randomness.held import script_frames
+from dream.adapters.pytorch.randomness.own_generators import script_frames
 from dream.adapters.pytorch.tensors import dtype_name
 from dream.checkpoint.checkpointer import Parts
 from dream.checkpoint.storage.words import keep_too

@@ -18,10 +18,10 @@ from weakref import ref
 import torch
 
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.data.before import frames_of_script
-from dream.adapters.pytorch.data.whole import memory_of
-from dream.adapters.pytorch.loss.coupling.beneath import Beneath
-from dream.adapters.pytorch.loss.coupling.kept import Alive
+from dream.adapters.pytorch.data.earlier_tensors import frames_of_script
+from dream.adapters.pytorch.data.replicated_rows import memory_of
+from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
+from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
 from dream.adapters.pytorch.loss.coupling.origins import in_batch, is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.current import current
 from dream.adapters.pytorch.randomness.words import (
@@ -173,7 +173,7 @@ class Marks:
 
 
 @final
-class HeldBatch(Beneath):
+class HeldBatch(LowestMode):
     """The batch that the loop holds. It sees what is made of a loader's first batch until a model
     is called to train, and of all of them where none is, as in a loop that keeps them in a list; of
     these then on, as long as names alone do not tell. Of all of them too where a loop reads several

@@ -19,8 +19,8 @@ from dream._errors import Unsupported
 from dream._log import say_once
 from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
-from dream.adapters.pytorch.data.alike import ComparedIterator, digest_of_dataset
 from dream.adapters.pytorch.data.by_hand import ByHand
+from dream.adapters.pytorch.data.digests import ComparedIterator, digest_of_dataset
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.reading.fetch import Fetch, empty
 from dream.adapters.pytorch.data.reading.parted import PartedStream

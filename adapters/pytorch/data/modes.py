@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from dream._log import logger
 from dream.adapters.pytorch.call_hook import ModuleSet
-from dream.adapters.pytorch.data.before import frames_of_script
+from dream.adapters.pytorch.data.earlier_tensors import frames_of_script
 from dream.adapters.pytorch.randomness.current import current
 
 _OF_TRAINING = (

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from dream.adapters.pytorch.data.agreement import Order
-from dream.adapters.pytorch.data.drawn import DrawnOrder, States
+from dream.adapters.pytorch.data.drawn_order import DrawnOrder, States
 from dream.adapters.pytorch.data.reading.fetch import Fetch
 from dream.adapters.pytorch.randomness.generators import Words
 from dream.collectives import Communicator

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from dream._errors import DreamError
-from dream.adapters.pytorch.data.before import tensors_named
+from dream.adapters.pytorch.data.earlier_tensors import tensors_named
 from dream.adapters.pytorch.data.held_batch import HeldBatch, Mark
+from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows, may_be_rows
 from dream.adapters.pytorch.data.threads import Threads
-from dream.adapters.pytorch.data.whole import WholeRows, may_be_rows
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.current import current
@@ -97,7 +97,7 @@ class Shares:
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
         self._passed: Callable[[], None] | None = None
-        self.alike = WholeRows()
+        self.alike = ReplicatedRows()
         self._readings: dict[int, PassReading] = {}
         self._whole = False
         self._handed = 0

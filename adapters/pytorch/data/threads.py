@@ -13,8 +13,8 @@ import torch
 
 from dream._log import Once, logger
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.loss.coupling.beneath import Beneath
-from dream.adapters.pytorch.loss.coupling.kept import Alive
+from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
+from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
 from dream.adapters.pytorch.loss.coupling.origins import (
     MixedRows,
     OfRows,
@@ -49,7 +49,7 @@ have a batch's rows, and how many; None where there is none."""
 
 
 @final
-class Following(Beneath):
+class Following(LowestMode):
     """Sees what is made of tensors in one thread, which may live on after the block.
 
     by: what follows the batches that are read there now."""

@@ -13,8 +13,8 @@ from typing import Any
 from dream.adapters.keras import consistency, private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import batch_norm
-from dream.adapters.pytorch.bare import left_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
+from dream.adapters.pytorch.loose_parameters import left_alone
 from dream.adapters.pytorch.module import ModuleRegistry, Pending
 
 

@@ -26,7 +26,6 @@ from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.keras.update.pace import EagerClock
-from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.call_hook import CallHook, hook_of, set_hook
 from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data import held
@@ -35,7 +34,8 @@ from dream.adapters.pytorch.keras.auto_recompute import MeasuringChooser
 from dream.adapters.pytorch.keras.calls import averaged, take_calls
 from dream.adapters.pytorch.keras.draws import TorchGenerators, TorchRows, noting_draws, torch_draws
 from dream.adapters.pytorch.keras.fitting import FittingSteps
-from dream.adapters.pytorch.keras.kept import tensors_kept
+from dream.adapters.pytorch.keras.left_behind import tensors_kept
+from dream.adapters.pytorch.loose_parameters import leave_gradients_alone
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.current import RowMemory

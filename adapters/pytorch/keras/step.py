@@ -21,8 +21,8 @@ from dream.adapters.keras.update.gradient_format import (
     GradientFormat,
     NativeFormat,
 )
-from dream.adapters.pytorch.bare import leave_gradients_alone
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.loose_parameters import leave_gradients_alone
 from dream.adapters.pytorch.train_step import check_scalar
 from dream.adapters.pytorch.update.weigh import count_of
 from dream.data.partition import split

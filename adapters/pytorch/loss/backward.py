@@ -36,10 +36,10 @@ from dream.adapters.pytorch.loss.calls import (
 from dream.adapters.pytorch.loss.factors import Factor, late_factor
 from dream.adapters.pytorch.loss.late_message import LateMessage, message_of
 from dream.adapters.pytorch.loss.private import Starts, quick
+from dream.adapters.pytorch.loss.read_numbers import is_global, is_used_again, numbers_of
 from dream.adapters.pytorch.loss.reading import NEAR, LossReading, Reader, tell_once
-from dream.adapters.pytorch.loss.reads import is_global, is_used_again, numbers_of
 from dream.adapters.pytorch.loss.recipe import Recipe
-from dream.adapters.pytorch.loss.samples.nothing import LentZero, has_graph, in_place_of
+from dream.adapters.pytorch.loss.samples.no_terms import LentZero, has_graph, in_place_of
 from dream.adapters.pytorch.loss.samples.row_leaves import RowLeaves
 from dream.adapters.pytorch.loss.scaling import begun, multiply, starts_of, value_of
 from dream.adapters.pytorch.private import current_backward, recomputing, to_local

@@ -10,7 +10,7 @@ import torch
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.calls import SIZE, Numbers
 from dream.adapters.pytorch.loss.factors import Factor
-from dream.adapters.pytorch.loss.reads import numbers_of
+from dream.adapters.pytorch.loss.read_numbers import numbers_of
 
 
 def message_of(numbers: Sequence[Factor], like: torch.Tensor) -> Numbers:

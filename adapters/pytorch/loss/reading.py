@@ -11,14 +11,14 @@ import torch
 from dream._errors import ConfigurationError, Unsupported
 from dream._log import logger
 from dream.adapters.pytorch.loss.calls import COUNTS, Bearer, TrainingCall
-from dream.adapters.pytorch.loss.coupling.apart import TermsApart
 from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
+from dream.adapters.pytorch.loss.coupling.unconnected_terms import UnconnectedTerms
 from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
 from dream.adapters.pytorch.loss.divisors import OF_NONE, REFUSED
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
-from dream.adapters.pytorch.loss.look import bearers_of
-from dream.adapters.pytorch.loss.samples.nothing import NO_GRAPH, stands_for_none
+from dream.adapters.pytorch.loss.graph_search import bearers_of
+from dream.adapters.pytorch.loss.samples.no_terms import NO_GRAPH, stands_for_none
 from dream.adapters.pytorch.loss.scaling import agree, in_parts
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.collectives import Communicator
@@ -81,7 +81,7 @@ class Reader:
     def __init__(self, among: Communicator, *, strict: bool) -> None:
         self._among, self._strict = among, strict
         self.lineage = Lineage(lambda: not self.settled)
-        self._apart = TermsApart()
+        self._apart = UnconnectedTerms()
         self._looks = ConstantLooks(among, self.lineage, self._apart)
         self.untraced = UntracedCalls(among, self.lineage)
         self._factors = Factors(among)

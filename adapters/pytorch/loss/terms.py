@@ -10,7 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
-from dream.adapters.pytorch.loss.coupling.apart import TermsApart
+from dream.adapters.pytorch.loss.coupling.unconnected_terms import UnconnectedTerms
 from dream.adapters.pytorch.loss.divisors import (
     Floor,
     SumDivisor,
@@ -20,10 +20,10 @@ from dream.adapters.pytorch.loss.divisors import (
     over_samples,
     times_the_rows,
 )
-from dream.adapters.pytorch.loss.look import FAR, NEAR, Look, bearers_of
-from dream.adapters.pytorch.loss.samples.added import Summand, parts_of, sum_up
-from dream.adapters.pytorch.loss.samples.nothing import call_of_nothing, keep_read, less_nothing
-from dream.adapters.pytorch.loss.samples.taken import rows_of
+from dream.adapters.pytorch.loss.graph_search import FAR, NEAR, GraphSearch, bearers_of
+from dream.adapters.pytorch.loss.samples.no_terms import call_of_nothing, keep_read, less_nothing
+from dream.adapters.pytorch.loss.samples.row_dims import rows_of
+from dream.adapters.pytorch.loss.samples.summed_losses import Summand, parts_of, sum_up
 from dream.data.partition import Share
 
 Kind = Literal["mean", "sum", "count", "once"]
@@ -106,11 +106,11 @@ class Divisor:
 
 
 def terms_of(
-    root: torch.Tensor, armed: list[TrainingCall], apart: TermsApart | None = None
+    root: torch.Tensor, armed: list[TrainingCall], apart: UnconnectedTerms | None = None
 ) -> list[Term]:
     """Read a loss's graph. armed: the calls since the last backward, for terms whose way to an
     output is not seen. apart: what is known of others like these."""
-    reader = _Reader(armed, apart or TermsApart())
+    reader = _Reader(armed, apart or UnconnectedTerms())
     nothing = call_of_nothing(root)
     if nothing is not None:
         return [Term(root.grad_fn, "sum", [nothing], nothing.share)]
@@ -129,9 +129,9 @@ def terms_of(
 
 @final
 class _Reader:
-    def __init__(self, armed: list[TrainingCall], apart: TermsApart) -> None:
+    def __init__(self, armed: list[TrainingCall], apart: UnconnectedTerms) -> None:
         self._armed, self._apart = armed, apart
-        self._looks = Look(armed)
+        self._looks = GraphSearch(armed)
         self._look = self._looks.below
         self.terms: list[Term] = []
 

@@ -27,7 +27,7 @@ from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import collectives, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
-from dream.adapters.pytorch.checkpoint.held import Held
+from dream.adapters.pytorch.checkpoint.sharded_state import ShardedState
 from dream.adapters.pytorch.compression import Exchanged
 from dream.adapters.pytorch.data.loader import LoaderSharder
 from dream.adapters.pytorch.data.modes import Modes
@@ -80,7 +80,7 @@ class Participants:
     spread: Spread = field(default_factory=Whole)
 
 
-class Parallelism(Held):
+class Parallelism(ShardedState):
     """A strategy in torch.
 
     supports: the options of `dream.update` that it honours, the others are refused; None for all.

@@ -39,7 +39,7 @@ from dream.adapters.pytorch.parallel.sharding.graph import (
     trace,
     traced_modules,
 )
-from dream.adapters.pytorch.parallel.undo import OF_MODULES
+from dream.adapters.pytorch.parallel.snapshot import OF_MODULES
 from dream.adapters.pytorch.private import sees_outputs, tables, tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.calls import DROPS
 from dream.adapters.pytorch.randomness.current import same, state

@@ -11,7 +11,7 @@ import torch
 
 from dream._log import Once, logger
 from dream.adapters.pytorch.randomness.current import current, go_on_from, packed
-from dream.adapters.pytorch.randomness.held import digests_of, of_the_loop
+from dream.adapters.pytorch.randomness.own_generators import digests_of, of_the_loop
 from dream.collectives import Communicator
 from dream.data.generators import (
     PYTHON_WORDS,

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
-from dream.adapters.pytorch.data.alike import ComparedIterator
+from dream.adapters.pytorch.data.digests import ComparedIterator
 from dream.adapters.pytorch.data.loader import _DealtIterator
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.settings import DdpSettings

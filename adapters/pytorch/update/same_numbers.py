@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from dream.adapters.pytorch.data.whole import memory_of
+from dream.adapters.pytorch.data.replicated_rows import memory_of
 from dream.adapters.pytorch.private import saved, shape_of, version_of
 from dream.adapters.pytorch.update.stamps import Stamps
 

@@ -16,12 +16,17 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from dream._errors import ConfigurationError
 from dream._log import say_once
-from dream.adapters.pytorch.data.alike import numbers_of
+from dream.adapters.pytorch.data.digests import numbers_of
 from dream.adapters.pytorch.data.reading.gather import GatheredBatch, gathered
 from dream.adapters.pytorch.devices import number_in
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
-from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
+from dream.adapters.pytorch.randomness.own_generators import (
+    digests_of,
+    held_by,
+    states_of,
+    take_back,
+)
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
 _ALL = (True, True, True)

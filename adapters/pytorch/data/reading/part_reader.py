@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from dream._errors import Unsupported
-from dream.adapters.pytorch.data.alike import digest_of
+from dream.adapters.pytorch.data.digests import digest_of
 from dream.adapters.pytorch.data.reading.fetch import varies
 from dream.adapters.pytorch.hooks import Patches
 from dream.adapters.pytorch.private import worker_info

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from dream._errors import Desynchronized, Unsupported
-from dream.adapters.pytorch.data.alike import digest_of
-from dream.adapters.pytorch.data.drawn import DrawnOrder
+from dream.adapters.pytorch.data.digests import digest_of
+from dream.adapters.pytorch.data.drawn_order import DrawnOrder
 from dream.adapters.pytorch.data.held import check_read
 from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty, rows, varies
 from dream.adapters.pytorch.data.sampling import Reads

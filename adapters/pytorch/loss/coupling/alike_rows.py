@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dream._log import say_once
-from dream.adapters.pytorch.data.whole import WholeRows
-from dream.adapters.pytorch.loss.coupling.kept import Alive
+from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
+from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
 from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
 from dream.adapters.pytorch.randomness.sites import given_a_length
 
@@ -23,7 +23,7 @@ _positions = Alive()
 
 
 def note_alike(
-    alike: WholeRows, name: str, given: list[torch.Tensor], made: Any, args: Any, count: int
+    alike: ReplicatedRows, name: str, given: list[torch.Tensor], made: Any, args: Any, count: int
 ) -> None:
     """A function has made something of nothing that is a batch's, as far as can be seen. given:
     tensors, among its args. count: of the share's rows: a size may be a batch's."""

@@ -18,13 +18,13 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import OUTPUT_AT, TrainingCall, call_at
-from dream.adapters.pytorch.loss.coupling.apart import FIGURES, TermsApart
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import MixedRows
-from dream.adapters.pytorch.loss.look import FAR
-from dream.adapters.pytorch.loss.samples.singles import OF_SINGLES, Singles
-from dream.adapters.pytorch.loss.samples.taken import takes_one
+from dream.adapters.pytorch.loss.coupling.unconnected_terms import FIGURES, UnconnectedTerms
+from dream.adapters.pytorch.loss.graph_search import FAR
+from dream.adapters.pytorch.loss.samples.row_dims import takes_one
+from dream.adapters.pytorch.loss.samples.single_sample_losses import OF_SINGLES, SingleSampleLosses
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import saved, shape_of, to_local
 from dream.collectives import Communicator
@@ -253,12 +253,12 @@ class ConstantLooks:
     """What the ranks find of the constants of one strategy's losses, in its first backward passes
     and when there are others. Each looks as often as the others do."""
 
-    def __init__(self, among: Communicator, lineage: Lineage, apart: TermsApart) -> None:
+    def __init__(self, among: Communicator, lineage: Lineage, apart: UnconnectedTerms) -> None:
         self._among, self._lineage, self._apart = among.unchecked(), lineage, apart
         self._left, self._again, self._told = _LOOKS, 0, False
         self.over = False
         self._known: set[Any] = set()
-        self._singles = Singles()
+        self._singles = SingleSampleLosses()
         self._running: dict[tuple[float, int], tuple[float, int]] = {}
 
     def again(self) -> None:

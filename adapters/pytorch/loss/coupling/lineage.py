@@ -19,14 +19,12 @@ from weakref import ref
 import torch
 
 from dream.adapters.pytorch import private
-from dream.adapters.pytorch.data.whole import WholeRows
+from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
-from dream.adapters.pytorch.loss.coupling.apart import note_number
-from dream.adapters.pytorch.loss.coupling.beneath import Beneath
-from dream.adapters.pytorch.loss.coupling.cuts import CUT, CUTS, Cuts, parts_of_rows
-from dream.adapters.pytorch.loss.coupling.joined import Written, batches_of, laid_by
-from dream.adapters.pytorch.loss.coupling.kept import KeptRows
+from dream.adapters.pytorch.loss.coupling.joined_batches import Written, batches_of, laid_by
+from dream.adapters.pytorch.loss.coupling.kept_rows import KeptRows
+from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
 from dream.adapters.pytorch.loss.coupling.numbers import NumbersMet
 from dream.adapters.pytorch.loss.coupling.origins import (
     LEAVE,
@@ -56,6 +54,8 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     too_large,
     try_halves,
 )
+from dream.adapters.pytorch.loss.coupling.row_slices import CUT, CUTS, RowSlices, parts_of_rows
+from dream.adapters.pytorch.loss.coupling.unconnected_terms import note_number
 from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.joins import joins
 from dream.adapters.pytorch.randomness.rows import Place, Rows
@@ -77,14 +77,14 @@ _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 
 
 @final
-class Lineage(Beneath):
+class Lineage(LowestMode):
     """Follows the batches of one loop. wanted: whether anybody looks at what is found. alike: is
     told of what is made of rows that are no batch's. sees_all: nothing of the batch left torch."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         super().__init__()
         self._wanted = wanted
-        self.alike: WholeRows | None = None
+        self.alike: ReplicatedRows | None = None
         self._follows = self._awake = self.outside = self._passing = False
         self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
@@ -93,7 +93,7 @@ class Lineage(Beneath):
         self._calls = self._passes = 0
         self._looked = self.sees_all = False
         self._rows: Rows | None = None
-        self.kept, self._cuts, self._numbers = KeptRows(), Cuts(), NumbersMet()
+        self.kept, self._cuts, self._numbers = KeptRows(), RowSlices(), NumbersMet()
         self._written = Written()
 
     def begin(self, batch: object, share: Share) -> None:

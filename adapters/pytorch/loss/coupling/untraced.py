@@ -15,8 +15,8 @@ import torch
 
 from dream._log import Once
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.alike import contents_of
-from dream.adapters.pytorch.data.whole import CallPlace, WholeRows
+from dream.adapters.pytorch.data.digests import contents_of
+from dream.adapters.pytorch.data.replicated_rows import CallPlace, ReplicatedRows
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import leaves_of
@@ -180,7 +180,13 @@ class UntracedCalls:
                     self._count_as_many(each.place.common, many)
 
     def _judge(
-        self, alike: WholeRows, call: TrainingCall, found: UntracedInput, *, same: bool, fits: bool
+        self,
+        alike: ReplicatedRows,
+        call: TrainingCall,
+        found: UntracedInput,
+        *,
+        same: bool,
+        fits: bool,
     ) -> None:
         """same: on all ranks. fits: whether every rank has as many rows of its batch."""
         before = alike.judged(found.place)

@@ -13,7 +13,7 @@ from torch import nn
 from dream._errors import Unsupported
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.loss.calls import SIZE, Numbers
-from dream.adapters.pytorch.loss.reads import numbers_of
+from dream.adapters.pytorch.loss.read_numbers import numbers_of
 from dream.collectives import Communicator
 from dream.update import fitting
 

@@ -20,8 +20,8 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, LossMessage, Numbers
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.parallel.ddp.lane import Lane
 from dream.adapters.pytorch.parallel.ddp.late import LateReduction
+from dream.adapters.pytorch.parallel.ddp.message_slot import MessageSlot
 from dream.adapters.pytorch.parallel.ddp.settings import DdpForward, DdpSettings, forward_of
 from dream.adapters.pytorch.parallel.one_copy.parameters import OneCopy
 from dream.adapters.pytorch.parallel.one_copy.training import refused_loop
@@ -84,7 +84,7 @@ class DdpModule(DistributedModule, Bearer):
         self._shares = False  # parameters that another module reduces
         self._reducer: Any = None
         self._riders: Riders | None = None
-        self._lane: Lane | None = None
+        self._lane: MessageSlot | None = None
         self._riding: Sequence[float] = ()
         self._alone: torch.Tensor | None = None
         self._norms = batch_norm.norms(module)
@@ -347,7 +347,7 @@ class DdpModule(DistributedModule, Bearer):
                 self._riders = self._settings.riders_of(self._runner)
             if self._riders is None and self.late is None:
                 self._runner.message = message = self._new_message()
-                self._lane = None if devices.is_away(message) else Lane(message)
+                self._lane = None if devices.is_away(message) else MessageSlot(message)
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
                 self._join(taken)

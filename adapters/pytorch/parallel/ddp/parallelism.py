@@ -16,13 +16,13 @@ from torch.utils.hooks import RemovableHandle
 
 from dream._adapter import Loss, Plan, Step, Weight
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.collectives import GradientHook, TorchWire
 from dream.adapters.pytorch.compression import Exchanged, exchange_of
 from dream.adapters.pytorch.data.pace import SharePace
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
+from dream.adapters.pytorch.loose_parameters import LooseParameters
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.differentiate import Differentiated
 from dream.adapters.pytorch.loss.divisors import noting_floors
@@ -42,9 +42,9 @@ from dream.adapters.pytorch.train_step import (
     Passes,
     check_scalar,
 )
-from dream.adapters.pytorch.update.beside import NormsBeside
 from dream.adapters.pytorch.update.fitting import FittingStep
 from dream.adapters.pytorch.update.gradient_check import watch
+from dream.adapters.pytorch.update.norms_beside import NormsBeside
 from dream.adapters.pytorch.update.scaling import Scaling
 from dream.collectives import Wire
 from dream.data.partition import Share, split
@@ -85,7 +85,7 @@ class Synchronous(Parallelism):
         )  # fmt: skip
         self._watches: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
         self.bare = (
-            None if plan.mixed else BareParameters(self.registry, self.shares, self._called())
+            None if plan.mixed else LooseParameters(self.registry, self.shares, self._called())
         )
         of_kerass_own = self.update_options.recompute or self.update_options.casts
         if self.world.world_size > 1 and not plan.mixed and not of_kerass_own:

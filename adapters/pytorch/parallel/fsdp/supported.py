@@ -14,7 +14,7 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch.drift import digests
 from dream.adapters.pytorch.parallel.fsdp import private
 from dream.adapters.pytorch.parallel.fsdp.units import Owned
-from dream.adapters.pytorch.parallel.sharding.given import given_by
+from dream.adapters.pytorch.parallel.sharding.backward_starts import given_by
 from dream.adapters.pytorch.private import is_view, recomputing, tree_leaves, tree_map
 
 _FIRST = 4

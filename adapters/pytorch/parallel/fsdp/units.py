@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from dream._errors import Desynchronized
 from dream.adapters.pytorch.parallel.fsdp import private
-from dream.adapters.pytorch.parallel.fsdp.reads import read_by_name
+from dream.adapters.pytorch.parallel.fsdp.parameter_reads import read_by_name
 from dream.adapters.pytorch.private import own_parameters, recomputing
 from dream.collectives import Communicator
 from dream.update.drift import by_rank

@@ -20,7 +20,7 @@ from dream._errors import Unsupported
 from dream._topology import Cluster, Topology
 from dream.adapters.pytorch import devices, evaluate, tensors
 from dream.adapters.pytorch.checkpoint.checkpointer import TorchCheckpointer
-from dream.adapters.pytorch.checkpoint.held import Held
+from dream.adapters.pytorch.checkpoint.sharded_state import ShardedState
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.hooks import Hooks, write_files_once
 from dream.adapters.pytorch.keras.entry import forbid_fits, refuse_keras
@@ -177,7 +177,7 @@ def _alone() -> Communicator:
 
 
 @final
-class ServedModels(Held):
+class ServedModels(ShardedState):
     """What the servers hold, of which one update is made of each global batch: between two steps of
     a worker none is, since that takes a part of each."""
 

@@ -35,7 +35,7 @@ from dream.adapters.pytorch.parallel.replicas.train import (
     tell_of_statistics,
     waiting,
 )
-from dream.adapters.pytorch.parallel.undo import Reach, StateBefore
+from dream.adapters.pytorch.parallel.snapshot import Reach, Snapshot
 from dream.adapters.pytorch.private import peek_transform, tree_leaves, tree_map, version_of
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import current
@@ -248,7 +248,7 @@ class ReplicatedCalls(CallHook):
             return [], f"fails on a part of a batch ({type(error).__name__})"
         return outputs, "" if ends is not None else misfit(outputs)
 
-    def _undrawn(self, before: StateBefore) -> str:
+    def _undrawn(self, before: Snapshot) -> str:
         """Why the copies' draws are not those of the whole batch; empty where they are."""
         if self._draws.unknown:
             return "has random draws by an operation that dream does not know"

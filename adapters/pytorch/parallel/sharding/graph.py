@@ -24,7 +24,7 @@ from torch import fx, nn
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.inner_calls import running_layers
-from dream.adapters.pytorch.parallel.undo import Reach
+from dream.adapters.pytorch.parallel.snapshot import Reach
 from dream.adapters.pytorch.private import has_hooks, tree_leaves
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -18,7 +18,7 @@ from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import Bearer
 from dream.adapters.pytorch.module import DistributedModule, ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
-from dream.adapters.pytorch.parallel.sharding.given import given_by, tell_given_nowhere
+from dream.adapters.pytorch.parallel.sharding.backward_starts import given_by, tell_given_nowhere
 from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.state import (
     GUARD,

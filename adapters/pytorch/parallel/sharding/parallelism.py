@@ -19,10 +19,10 @@ from dream._adapter import Loss, Metric, Plan, Step, Weight
 from dream._log import logger
 from dream._topology import Mesh
 from dream.adapters.pytorch import devices, evaluate
-from dream.adapters.pytorch.bare import BareParameters
 from dream.adapters.pytorch.call_hook import wrap_compile
 from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
+from dream.adapters.pytorch.loose_parameters import LooseParameters
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.loss.scaling import count_by_hand
@@ -43,7 +43,7 @@ from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters,
 from dream.adapters.pytorch.parallel.sharding.step import refuse_dtensor, starting_anywhere
 from dream.adapters.pytorch.private import LBFGS_ADDS, LBFGS_GATHERS, to_local, to_whole
 from dream.adapters.pytorch.train_step import Cuts, MicroParts, Passes
-from dream.adapters.pytorch.update.beside import NormsBeside
+from dream.adapters.pytorch.update.norms_beside import NormsBeside
 from dream.collectives import Communicator
 from dream.strategies import registry
 from dream.update.update import UpdateOptions
@@ -86,7 +86,7 @@ class Sharding(Parallelism):
             within=self.within_backward,
         )  # fmt: skip
         self.registry.row_leaves = self._guard.rows = self.backward.row_leaves
-        self._bare = BareParameters(self.registry, self.shares, self.backward.waits)
+        self._bare = LooseParameters(self.registry, self.shares, self.backward.waits)
         if self.training.updates is None:
             self._bare.weighed = self.backward
         self._context = None if self.alone else self._make_context()

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from dream.adapters.pytorch import hooks
 from dream.adapters.pytorch.parallel.sharding.graph import is_number
-from dream.adapters.pytorch.parallel.undo import Reach
+from dream.adapters.pytorch.parallel.snapshot import Reach
 from dream.adapters.pytorch.private import tables, version_of
 
 _ELEMENTWISE_LAYERS = (

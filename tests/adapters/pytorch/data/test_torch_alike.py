@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dream.adapters.pytorch.data.alike import contents_of, is_lent
-from dream.adapters.pytorch.data.whole import memory_of
+from dream.adapters.pytorch.data.digests import contents_of, is_lent
+from dream.adapters.pytorch.data.replicated_rows import memory_of
 
 LARGE = torch.full((3, 4), 1e7)
 

@@ -17,7 +17,7 @@ from reads_scripts import OWN, QUIET
 
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.hooks import Hooks
-from dream.adapters.pytorch.loss.reads import ReadNumbers, is_global
+from dream.adapters.pytorch.loss.read_numbers import ReadNumbers, is_global
 from dream.data.partition import Share
 
 X = torch.arange(3.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dream.adapters.pytorch.parallel.undo import Reach
+from dream.adapters.pytorch.parallel.snapshot import Reach
 
 data = [[0.0] * 4 for _ in range(8)]
 told: list[float] = []

@@ -11,8 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from dream.adapters.pytorch.randomness.held import digests_of, held_by, of_the_loop, take_back
-from dream.adapters.pytorch.randomness.held import states_of as states
+from dream.adapters.pytorch.randomness.own_generators import (
+    digests_of,
+    held_by,
+    of_the_loop,
+    take_back,
+)
+from dream.adapters.pytorch.randomness.own_generators import states_of as states
 
 around = np.random.RandomState(1)
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from dream.adapters.pytorch import bare
+from dream.adapters.pytorch import loose_parameters
 from dream.adapters.pytorch.data.held_batch import Marks
-from dream.adapters.pytorch.data.whole import WholeRows
-from dream.adapters.pytorch.loss.coupling.apart import TermsApart
+from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
+from dream.adapters.pytorch.loss.coupling.unconnected_terms import UnconnectedTerms
 from dream.adapters.pytorch.parallel.pipeline.stages import StageParameters
 from dream.adapters.pytorch.parallel.replicas.traces import Traces
 from dream.adapters.pytorch.randomness.joins import Joins
@@ -71,7 +71,7 @@ def test_a_gradient_that_takes_anothers_place_is_seen() -> None:
     weight = parameter()
     weight.grad = torch.zeros(3)
     place = id(weight.grad)
-    held = bare._Held([weight])
+    held = loose_parameters._Held([weight])
     assert held.reached() == []
     weight.grad = None
     weight.grad = at(place, id, lambda: torch.ones(3))
@@ -98,7 +98,7 @@ def test_what_lies_where_a_batch_did_is_no_batchs() -> None:
 
 
 def test_what_lies_where_drawn_rows_did_is_drawn_by_nobody() -> None:
-    whole, memory = WholeRows(), np.zeros((4, 3), np.float32)
+    whole, memory = ReplicatedRows(), np.zeros((4, 3), np.float32)
     whole.drawn(z := torch.from_numpy(memory), None)
     assert z.view(-1) in whole
     z.data = torch.ones(4, 3)
@@ -108,7 +108,7 @@ def test_what_lies_where_drawn_rows_did_is_drawn_by_nobody() -> None:
 
 def test_a_term_of_another_leaf_is_another() -> None:
     """A leaf that is made anew in each step had the id of the one before, on some rank alone."""
-    apart, leaf = TermsApart(), parameter()
+    apart, leaf = UnconnectedTerms(), parameter()
     form = apart._form((leaf * 2).sum().grad_fn)
     assert form == apart._form((leaf * 2).sum().grad_fn)
     place = id(leaf)

@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 
 from dream._log import logger
-from dream.adapters.pytorch.data.alike import contents_of, is_lent
+from dream.adapters.pytorch.data.digests import contents_of, is_lent
 from dream.adapters.pytorch.private import version_of
 from dream.adapters.pytorch.randomness.sites import place_in_script
 from dream.data.partition import Share
@@ -43,7 +43,7 @@ class CallPlace(NamedTuple):
 
 
 @final
-class WholeRows:
+class ReplicatedRows:
     """Knows tensors that every rank has alike, in one block. woken: told of a share when rows of a
     new shape are drawn, to have what is made of them be followed."""
 

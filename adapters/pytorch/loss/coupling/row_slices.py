@@ -11,7 +11,7 @@ import torch
 
 from dream._log import Once
 from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
-from dream.adapters.pytorch.loss.samples.taken import takes_one
+from dream.adapters.pytorch.loss.samples.row_dims import takes_one
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.adapters.pytorch.randomness.sites import states, worked_out_of_a_length
 
@@ -30,7 +30,7 @@ _CUT = (
 
 
 @final
-class Cuts:
+class RowSlices:
     """Tells once of such rows that are trained on."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from dream.adapters.pytorch.loss.calls import SIZE, LossMessage
 
 
 @final
-class Lane:
+class MessageSlot:
     """The numbers in a message's gradient, on a CPU: they are written there before a backward pass,
     which adds `nothing` to them and has them averaged, and are read there after it. A small model's
     step would feel the tensors that are made for it else.

@@ -40,7 +40,7 @@ _SOUGHT = (nn.Module, Optimizer, DataLoader, torch.Tensor)
 
 
 @final
-class Earlier:
+class MadeBefore:
     """Takes what was made before the block once it is used in it, as if it were made in it; a
     strategy that has to see a model being made refuses it."""
 

@@ -10,7 +10,7 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
-from dream.adapters.pytorch.loss.samples.taken import is_beside_rows, is_of_layer
+from dream.adapters.pytorch.loss.samples.row_dims import is_beside_rows, is_of_layer
 from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48
@@ -21,7 +21,7 @@ _ALL = 100_000
 
 
 @final
-class Seen:
+class Reached:
     """What lies below a node: the calls whose outputs are reached, and whether it is of parameters
     alone."""
 
@@ -35,7 +35,7 @@ class Seen:
 
 
 @final
-class Look:
+class GraphSearch:
     """Looks below the nodes of a loss's graph.
 
     armed: the calls since the last backward, whose parameters are known for such.
@@ -49,9 +49,9 @@ class Look:
 
     def below(
         self, start: Any, call: TrainingCall | None, most: int, skip: set[Any] | None = None
-    ) -> Seen:
+    ) -> Reached:
         """Look below a node, as far as outputs of calls. call: whose inside this is."""
-        seen, known = Seen(), {start}
+        seen, known = Reached(), {start}
         left = [start]
         reduced: list[tuple[Any, str]] = []
         for _ in range(most):

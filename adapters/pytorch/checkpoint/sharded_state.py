@@ -15,7 +15,7 @@ from dream.collectives import Communicator
 from dream.update.update import UpdateOptions
 
 
-class Held(ABC):
+class ShardedState(ABC):
     """How its models and optimizers lie over the ranks.
 
     world: all ranks. dealt: those that batches are dealt to. replicas: how many share a batch.

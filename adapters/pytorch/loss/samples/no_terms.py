@@ -9,7 +9,7 @@ from weakref import ref
 
 import torch
 
-from dream.adapters.pytorch.data.before import tensors_named
+from dream.adapters.pytorch.data.earlier_tensors import tensors_named
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.private import note, to_local

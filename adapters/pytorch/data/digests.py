@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from dream.adapters.pytorch.private import tree_leaves
 from dream.adapters.pytorch.randomness.generators import states, take
-from dream.adapters.pytorch.randomness.held import held_by, states_of, take_back
+from dream.adapters.pytorch.randomness.own_generators import held_by, states_of, take_back
 from dream.collectives import Communicator
 from dream.data.position import chained
 from dream.mixed.order import Targets

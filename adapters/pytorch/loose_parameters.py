@@ -43,7 +43,7 @@ def left_alone() -> bool:
 
 
 @final
-class BareParameters:
+class LooseParameters:
     """Averages the gradients of parameters that optimizers have and no module of the registry;
     where a loss comes through no module at all, those that it was computed from. Each backward pass
     is one of all ranks.

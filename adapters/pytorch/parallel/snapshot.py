@@ -18,7 +18,7 @@ from torch import nn
 
 from dream.adapters.pytorch.private import tables
 from dream.adapters.pytorch.randomness.current import same, set_state, state
-from dream.adapters.pytorch.randomness.held import (
+from dream.adapters.pytorch.randomness.own_generators import (
     held_by,
     home_of,
     methods_of,
@@ -50,12 +50,12 @@ class Reach:
         named = {(id(names), name): (names, name) for names, name in _named(module)}
         self.named = [*named.values()]
 
-    def before(self) -> StateBefore:
-        return StateBefore(self)
+    def before(self) -> Snapshot:
+        return Snapshot(self)
 
 
 @final
-class StateBefore:
+class Snapshot:
     """How things are before a call."""
 
     def __init__(self, reach: Reach) -> None:

@@ -25,7 +25,7 @@ _Form = tuple[str, ...]
 
 
 @final
-class Singles:
+class SingleSampleLosses:
     """What the ranks have found of such losses."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def note_number(made: Any) -> None:
 
 
 @final
-class TermsApart:
+class UnconnectedTerms:
     """What the ranks have found of such terms: whether they count once."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from dream.adapters.pytorch import private
 
 
-class Beneath(TorchFunctionMode, ABC):
+class LowestMode(TorchFunctionMode, ABC):
     """Sees what is called last, whenever it was put there. What is put later lies above those of
     dream's that were there before."""
 
@@ -36,7 +36,7 @@ class Beneath(TorchFunctionMode, ABC):
 
 
 def _is_low(mode: TorchFunctionMode) -> bool:
-    return isinstance(mode, Beneath) or mode is private.default_device_mode()
+    return isinstance(mode, LowestMode) or mode is private.default_device_mode()
 
 
 def _taken_away() -> list[TorchFunctionMode]:
