@@ -78,8 +78,8 @@ def description(
     walked = list(_walk(model, ""))
     if in_order:
         walked.sort(key=lambda item: places.get(id(item[1]), len(calls)))  # stable
-    for name, layer, _ in walked:
-        if name in in_order_given:
+    for name, layer, found in walked:
+        if _below(name, found) in in_order_given:
             orders.flattened.pop(id(layer), None)
     seen: dict[int, str] = {}
     layers = [_layer(name, layer, found, orders, seen) for name, layer, found in walked]
@@ -88,7 +88,7 @@ def description(
 
 def layers(model: Any) -> dict[str, Any]:
     """Return the layers with parameters by their names."""
-    return {name: layer for name, layer, _ in _walk(model, "")}
+    return {_below(name, found): layer for name, layer, found in _walk(model, "")}
 
 
 def variables(model: Any) -> dict[str, Any]:
@@ -126,11 +126,16 @@ def _check(model: Any, calls: Sequence[LayerCall]) -> None:
         )
 
 
+def _below(name: str, found: Found) -> str:
+    return f"{name}/{found.below}" if found.below else name
+
+
 def _walk(layer: Any, name: str) -> Iterator[tuple[str, Any, Found]]:
     """(name, layer, what it is), depth first. The insides of a known kind belong to it."""
-    known = kinds.describe(layer) if layer.weights else None
-    if known is not None:
-        yield name or layer.name, layer, known
+    known = kinds.describe(layer) if layer.weights else ()
+    for each in known:
+        yield name or layer.name, layer, each
+    if known:
         return
     own = [(key, v) for key, v in kinds.own_variables(layer) if v.trainable]
     if own:
@@ -159,7 +164,7 @@ def _layer(name: str, layer: Any, found: Found, orders: Orders, seen: dict[int, 
     if found.kind != "dense" and flattened:
         unflattened = flattened
     return Layer(
-        name=name,
+        name=_below(name, found),
         kind=found.kind,
         parameters=tuple(
             _parameter(f"{name}/{key}", own[key], _turned(found, key, flattened, unflattened), seen)
@@ -167,7 +172,7 @@ def _layer(name: str, layer: Any, found: Found, orders: Orders, seen: dict[int, 
         ),
         settings={**found.settings, "dtype": layer.compute_dtype},
         channels_first=found.channels_first,
-        records=found.kind != OTHER or not private.children(layer),
+        records=not found.below and (found.kind != OTHER or not private.children(layer)),
         flattened=flattened,
         unflattened=unflattened,
     )

@@ -210,8 +210,10 @@ def differing(
     """old_given, new_given: the shapes of what goes into the layer, canonical, if seen."""
     old, new = dict(pair.old.settings), dict(pair.new.settings)
     for settings, layer, given in ((old, pair.old, old_given), (new, pair.new, new_given)):
-        if "padding" in settings and given is not None and len(given) >= 3:
-            space = given[1:-1]
+        if "padding" not in settings:
+            continue
+        space = given[1:-1] if given is not None and len(given) >= 3 else _any_space(settings)
+        if space is not None:
             settings["padding"] = pads(settings, layer.roles["kernel"][: len(space)], space)
     transposed = pair.old.kind.startswith("conv_transpose")
     left_out = {"class"} | ({"padding"} if transposed else set())
@@ -243,6 +245,13 @@ def pads(settings: Mapping[str, Any], kernel: Sequence[int], space: Sequence[int
         else:
             each.append((reach, 0) if padding == "causal" else (0, 0))
     return tuple(each)
+
+
+def _any_space(settings: Mapping[str, Any]) -> Shape | None:
+    """Return sizes of space that stand for all, where what is added is the same for all."""
+    strides = settings["strides"]
+    alike = settings["padding"] != "same" or set(strides) == {1}
+    return (1,) * len(strides) if alike else None
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -49,6 +49,16 @@ def conv_groups():
     )
 
 
+def separable():
+    return stack(
+        keras.Input((9, 9, 3)),
+        L.SeparableConv2D(4, 3, padding="same", depth_multiplier=2, activation="relu"),
+        L.SeparableConv2D(5, 3, strides=2, use_bias=False),
+        L.Flatten(),
+        L.Dense(2),
+    )
+
+
 def conv3d():
     return stack(keras.Input((4, 5, 6, 2)), L.Conv3D(3, 2), L.GlobalAveragePooling3D())
 

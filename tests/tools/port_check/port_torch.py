@@ -58,6 +58,21 @@ def conv_groups():
     )
 
 
+def separable():
+    """A convolution of each channel, and one that mixes them."""
+
+    def parts(channels, out, **settings):
+        count = channels * settings.pop("each", 1)
+        bias = settings.pop("bias", True)
+        first = nn.Conv2d(channels, count, 3, groups=channels, bias=False, **settings)
+        return first, nn.Conv2d(count, out, 1, bias=bias)
+
+    return nn.Sequential(
+        *parts(3, 4, each=2, padding=1), nn.ReLU(), *parts(4, 5, stride=2, bias=False),
+        nn.Flatten(), nn.Linear(80, 2),
+    )  # fmt: skip
+
+
 def conv3d():
     return nn.Sequential(nn.Conv3d(2, 3, 2), nn.AdaptiveAvgPool3d(1), nn.Flatten())
 

@@ -25,6 +25,7 @@ BATCHES: dict[str, dict[str, np.ndarray]] = {
     "conv2d": normal(3, 11, 11, 3),
     "conv2d_same_stride": normal(3, 8, 8, 3),
     "conv_groups": normal(2, 9, 9, 4),
+    "separable": normal(2, 9, 9, 3),
     "conv3d": normal(2, 4, 5, 6, 2),
     "generator": normal(4, 5),
     "batch_norm": normal(3, 8, 8, 3),

@@ -54,7 +54,7 @@ def there_and_back(layer, variables):
         return roles, from_canonical(layer, roles, canonical.OPS)
     return both()
 
-for name in ("gru", "attention", "conv_groups", "generator", "conv2d", "batch_norm"):
+for name in ("gru", "attention", "separable", "conv_groups", "generator", "conv2d", "batch_norm"):
     model = getattr(port_keras, name)()
     alone = canonical.describe(model)
     assert canonical.describe(model, BATCHES[name]["x"]) == alone, name
