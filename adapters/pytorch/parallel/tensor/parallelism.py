@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, final
+from weakref import ref
 
 import torch
 from torch import nn
@@ -100,6 +101,7 @@ class TensorParallelModule(ShardedModule):
         self._asked = asked
         self._sum = DataAxisSum(registry.communicator)
         self._own_columns: MutableMapping[nn.Module, str] = WeakIdKeyDictionary()
+        self._pairs: dict[str, ref[nn.Module]] = {}
         self._to_compare = among
 
     def shard(self) -> None:
@@ -109,6 +111,8 @@ class TensorParallelModule(ShardedModule):
         if whole:
             plan = plan_of(self.module, self._asked, self._mesh.size())
             self._own_columns.update(shard_layers(self.module, plan, self._mesh))
+            paired = {*self._own_columns.values(), *plan.local}
+            self._pairs.update((name, ref(self.module.get_submodule(name))) for name in paired)
             if initializer is not None:
                 initializer.fill(self.module, self._device, self.registry.world)
         self._sum.watch(self.module.parameters())
@@ -148,11 +152,28 @@ class TensorParallelModule(ShardedModule):
             check_same_inputs(self._to_compare, (args, kwargs))
             self._to_compare = None
         self._sum.refresh()
-        output = super().train(forward, args, kwargs, share)
+        try:
+            output = super().train(forward, args, kwargs, share)
+        except RuntimeError as error:
+            self._check_pairs(error)
+            raise
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(_refuse_second_gradients)
         return output
+
+    def _check_pairs(self, error: RuntimeError) -> None:
+        """Name a layer that computes on each rank's own columns, or gives them, and has been
+        replaced: the one in its place does neither."""
+        there = dict(self.module.named_modules())
+        replaced = [name for name, layer in self._pairs.items() if there.get(name) is not layer()]
+        if replaced:
+            raise ConfigurationError(
+                "A layer was replaced whose columns each rank has a part of, and the layer beside "
+                f"it goes on with parts. Received: another {', '.join(sorted(replaced))} in "
+                f"{type(self.module).__name__}. Replace both, replace them before the first call "
+                "of the model, or say 'replicate' for them in plan=."
+            ) from error
 
 
 def _one_by_one(optimizer: Optimizer, *_: Any) -> None:

@@ -648,7 +648,31 @@ def plans(_: int) -> Figures:
     ours = split(make_model, momentum, "model_parallel", split="tensor")
     found["one head"] = apart(ours, alone(make_model, momentum))
     found["whole batch"] = _coupled_in_a_whole_batch()
+    found["replaced"] = {name: _replaced(name) for name in ("up", "down")}
     return found
+
+
+def _replaced(name: str) -> str:
+    """One layer of a pair is replaced in the midst of training."""
+
+    def act() -> None:
+        with strategy("model_parallel", split="tensor"):
+            model = _Pair()
+            model(torch.randn(4, 8)).sum().backward()
+            old = getattr(model, name)
+            setattr(model, name, torch.nn.Linear(old.in_features, old.out_features))
+            model(torch.randn(4, 8)).sum().backward()
+
+    return refused(act)
+
+
+class _Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu())
 
 
 def _coupled_in_a_whole_batch() -> str:

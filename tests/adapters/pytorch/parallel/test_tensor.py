@@ -61,6 +61,13 @@ def test_of_a_whole_batch_no_loss_is_doubtful() -> None:
     assert [rank["plans"]["whole batch"] for rank in found(2)] == ["nothing was raised"] * 2
 
 
+def test_a_layer_that_is_replaced_beside_its_other_half_is_named() -> None:
+    for rank in found(2):
+        for name, said in rank["plans"]["replaced"].items():
+            assert said.startswith("ConfigurationError: A layer was replaced"), said
+            assert f"another {name} in _Pair" in said
+
+
 def test_a_loss_of_a_layer_inside_is_that_of_one_device_or_refused() -> None:
     """A mean over a rank's columns was taken for one over all, in silence."""
     for rank in found(2):
