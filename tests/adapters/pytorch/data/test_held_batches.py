@@ -241,7 +241,7 @@ def _sums(models: Models) -> Iterator[float]:
         yield float(sum(x.detach().double().sum() for x in model.parameters()))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_kept_batch_that_the_loop_holds_is_known(ranks: int) -> None:
     hold(trained, "mirrored", ranks=ranks, within=2e-6)
 
