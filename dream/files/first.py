@@ -15,6 +15,7 @@ from dream import cluster
 from dream._errors import WorkerFailed
 from dream._topology import Cluster
 from dream.files.store import PatientStore
+from dream.launch.undivided import divided
 
 _DONE, _FAILED = b"done", b"failed: "
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.2
@@ -34,6 +35,7 @@ def rank_zero_first() -> Iterator[bool]:
     Where rank 0 fails, the other ranks raise `WorkerFailed` and do not run it.
     """
     place, number = cluster.detect(), next(_calls)
+    divided.set()
     if place.alone:
         yield True
         return
