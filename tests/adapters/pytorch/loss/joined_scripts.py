@@ -144,7 +144,20 @@ def of_lists() -> Trained:
     return loss_scripts.loop(mlp(), loss, loader, epochs=3)
 
 
+def of_lists_made_anew() -> Trained:
+    """Sums over samples in lists: what the last batch joins is of no batch before it."""
+    torch.manual_seed(3)
+    loader = DataLoader([*torch.randn(13, WIDTH)], batch_size=5, collate_fn=list)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(torch.stack([x * 1.5 for x in b]))
+        return sum((each[None].square().mean() for each in out), torch.zeros(()))
+
+    return loss_scripts.loop(mlp(), loss, loader, epochs=3, rate=0.01)
+
+
 TOGETHER = {
+    "of_lists_made_anew": of_lists_made_anew,
     "of_lists": of_lists,
     "labels_of_its_own": labels_of_its_own,
     "domains_told_apart": domains_told_apart,
