@@ -1,0 +1,67 @@
+"""Passes that begin before there is an optimizer, over what all ranks read alike or its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import dream
+
+WIDTH, ROWS = 4, 23
+
+
+class Drawn(IterableDataset[torch.Tensor]):
+    """Draws its samples as they are read. seed: of a generator of its own; None for torch's."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._own = None if seed is None else torch.Generator().manual_seed(seed)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(ROWS):
+            yield torch.randn(WIDTH, generator=self._own)
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def train(word: str, data: str, *, steps: bool, by_rank: bool) -> dict[str, Any]:
+    """Go over a stream, or a shuffled set, and count or train. steps: its optimizer is made in the
+    loop. by_rank: each rank seeds what it reads by its own number."""
+    torch.manual_seed(1)
+    lines = _Lines()
+    logging.getLogger("dream").addHandler(lines)
+    with dream.strategy(word) if word else nullcontext() as strategy:
+        model = nn.Linear(WIDTH, 1)
+        rank = strategy.topology.rank if strategy is not None else 0
+        samples = torch.randn(ROWS, WIDTH)
+        if by_rank:
+            torch.manual_seed(rank)
+        own = rank if by_rank else None
+        dataset = Drawn(own) if data == "stream" else TensorDataset(samples)
+        loader: Any = DataLoader(dataset, batch_size=6, shuffle=data != "stream")
+        optimizer, total, rows = None, torch.zeros(WIDTH), []
+        for batch in loader:
+            x = batch if data == "stream" else batch[0]
+            rows.append(len(x))
+            total += x.sum(0)
+            if steps:
+                optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+    logging.getLogger("dream").removeHandler(lines)
+    found = [*model.parameters()] if steps else [total]
+    ends = torch.cat([x.detach().reshape(-1) for x in found]).tolist()
+    return {"ends": ends, "rows": rows, "said": lines.said}
