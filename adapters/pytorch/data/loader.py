@@ -34,6 +34,7 @@ from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
 from dream.data.position import Pass
+from dream.files.first import others_wait
 from dream.mixed.resync import Resyncs
 
 _NAME = "dream_dealt"
@@ -193,7 +194,7 @@ class LoaderSharder:
     def _by_hand(self, whole: Iterator[Any], stream: DealtStream | None = None) -> Iterator[Any]:
         """The whole batches of a pass; shares, once the loop trains, where it has not begun to."""
         evaluates = held.evaluates() or not torch.is_grad_enabled()
-        if self._modes.differentiates or evaluates or self._micros() > 1:
+        if self._modes.differentiates or evaluates or self._micros() > 1 or others_wait():
             return whole
         rank = self._communicator.rank
         compare = compare_targets(self._all) if stream is None else stream.compare_whole

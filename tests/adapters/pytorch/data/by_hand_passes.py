@@ -65,3 +65,9 @@ def train(word: str, data: str, *, steps: bool, by_rank: bool) -> dict[str, Any]
     found = [*model.parameters()] if steps else [total]
     ends = torch.cat([x.detach().reshape(-1) for x in found]).tolist()
     return {"ends": ends, "rows": rows, "said": lines.said}
+
+
+def count_first() -> int:
+    """Count a stream on rank 0, for which the others wait."""
+    with dream.strategy("mirrored"), dream.rank_zero_first() as first:
+        return sum(map(len, DataLoader(Drawn(1), batch_size=6))) if first else 0

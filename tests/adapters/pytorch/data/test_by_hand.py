@@ -42,3 +42,10 @@ def test_what_ranks_read_each_by_itself_is_refused(data: str, *, steps: bool) ->
             by_hand_passes.train, "mirrored", data, n=2, framework="torch", timeout=300,
             steps=steps, by_rank=True,
         )  # fmt: skip
+
+
+def test_rank_zero_may_count_a_stream_first() -> None:
+    """It would wait for ranks that wait for it."""
+    env = {"DREAM_STALL_SECONDS": "60"}
+    found = dream.launch(by_hand_passes.count_first, n=2, framework="torch", timeout=300, env=env)
+    assert found == [by_hand_passes.ROWS, 0]
