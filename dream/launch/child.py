@@ -118,7 +118,7 @@ def _run(kind: str, name: str, arguments: list[str]) -> None:
 
 def _tell_if_undivided(kind: str, name: str) -> None:
     """Say where each rank has run all of a script. Tools see that for themselves."""
-    if kind == "function" or os.environ.get("DREAM_OBSERVER"):
+    if kind == "function" or name.startswith("dream.") or os.environ.get("DREAM_OBSERVER"):
         return
     from contextlib import suppress
 
