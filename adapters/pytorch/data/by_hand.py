@@ -49,6 +49,8 @@ class ByHand(Iterator[Any]):
             if self._always or self._cuts:
                 self._compare(None)
             raise
+        finally:
+            current.pardon()
         evaluates = self._modes.evaluate()
         if self._always or not evaluates:
             self._compare(batch)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import dream
 
@@ -25,6 +25,19 @@ class Drawn(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         for _ in range(ROWS):
             yield torch.randn(WIDTH, generator=self._own)
+
+
+class Noisy(Dataset[tuple[torch.Tensor]]):
+    """Adds noise to a sample when it is read."""
+
+    def __init__(self, samples: torch.Tensor) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (self._samples[index] + 0.1 * torch.randn(WIDTH),)
 
 
 class _Lines(logging.Handler):
@@ -49,8 +62,8 @@ def train(word: str, data: str, *, steps: bool, by_rank: bool) -> dict[str, Any]
         if by_rank:
             torch.manual_seed(rank)
         own = rank if by_rank else None
-        dataset = Drawn(own) if data == "stream" else TensorDataset(samples)
-        loader: Any = DataLoader(dataset, batch_size=6, shuffle=data != "stream")
+        made = {"stream": Drawn(own), "set": TensorDataset(samples), "noisy set": Noisy(samples)}
+        loader: Any = DataLoader(made[data], batch_size=6, shuffle=data != "stream")
         optimizer, total, rows = None, torch.zeros(WIDTH), []
         for batch in loader:
             x = batch if data == "stream" else batch[0]
