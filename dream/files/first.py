@@ -15,10 +15,12 @@ from dream import cluster
 from dream._errors import WorkerFailed
 from dream._topology import Cluster
 from dream.files.store import PatientStore
+from dream.launch.undivided import divided
 
 _DONE, _FAILED = b"done", b"failed: "
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.2
 _calls = count()
+_bodies: list[str] = []
 
 REMEDY = (
     "dream: every rank of this job runs this line, and another may have been here first. Put it "
@@ -34,6 +36,7 @@ def rank_zero_first() -> Iterator[bool]:
     Where rank 0 fails, the other ranks raise `WorkerFailed` and do not run it.
     """
     place, number = cluster.detect(), next(_calls)
+    divided.set()
     if place.alone:
         yield True
         return
@@ -43,12 +46,20 @@ def rank_zero_first() -> Iterator[bool]:
         _await(store, key)
         yield False
         return
+    _bodies.append(key)
     try:
         yield True
     except BaseException as error:
         store.put(key, _FAILED + f"{type(error).__name__}: {error}".encode())
         raise
+    finally:
+        _bodies.remove(key)
     store.put(key, _DONE)
+
+
+def others_wait() -> bool:
+    """Whether this is rank 0 in the body of `rank_zero_first`, for whose end the others wait."""
+    return bool(_bodies)
 
 
 def _await(store: PatientStore, key: str) -> None:

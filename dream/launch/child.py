@@ -69,6 +69,7 @@ def main() -> None:
     tell = Teller(os.environ.pop(REPORT, ""))
     _tell_of_threads(tell)
     kind, name, *rest = sys.argv[1:]
+    file = os.path.abspath(name)  # noqa: PTH100 - while the folder is the one that it was named in
     if os.environ.get("DREAM_STRATEGY"):
         from dream.launch.joined.early import watch_tensorflow
 
@@ -81,11 +82,14 @@ def main() -> None:
         _run(kind, name, rest)
     except SystemExit as error:
         code, text = _exit_code(error.code)
+        if code == 0:
+            _tell_if_undivided(kind, file if kind == "script" else name)
         tell("left" if code in (0, _GO_ON_LATER) else "error", code, text)
         raise
     except BaseException as error:
         _fail(tell, error)
     else:
+        _tell_if_undivided(kind, file if kind == "script" else name)
         # before the interpreter ends: peers may fail of it while this one still tidies up
         tell("left", 0, "")
         if kind == "function":
@@ -110,6 +114,18 @@ def _run(kind: str, name: str, arguments: list[str]) -> None:
             _observers.finish()
         raise
     _observers.finish()
+
+
+def _tell_if_undivided(kind: str, name: str) -> None:
+    """Say where each rank has run all of a script. Tools see that for themselves."""
+    if kind == "function" or name.startswith("dream.") or os.environ.get("DREAM_OBSERVER"):
+        return
+    from contextlib import suppress
+
+    with suppress(Exception):  # it came to its good end
+        from dream.launch import undivided
+
+        undivided.tell(kind, name)
 
 
 def _exit_code(given: object) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from dream._topology import Cluster
 from dream.collectives import Communicator, Loop, Members
 from dream.launch.joined import last_words
 from dream.launch.joined.threads import share_cores
+from dream.launch.undivided import divided
 from dream.mixed import ranks
 from dream.strategies import choice as choices
 from dream.strategies import registry
@@ -50,6 +51,7 @@ def adapter(
         options=options,
         resyncs=ranks.resyncs(everybody, options),
     )
+    divided.set()
     stall.watch(place)
     last_words.listen(place)
     made = registry.strategy(framework, spec.name)(plan)
@@ -84,6 +86,7 @@ def communicator(
     everybody = ranks.frameworks(place, chosen, f"communicator({reduction!r}, check={check})")
     reduction = ranks.reduction(reduction, everybody)
     connect = registry.reduction(chosen, reduction)
+    divided.set()
     stall.watch(place)
     last_words.listen(place)
     wire = Loop() if place.alone else connect(place, reduction)

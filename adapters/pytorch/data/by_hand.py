@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+from dream.adapters.pytorch.data.alike import digest_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty
 from dream.adapters.pytorch.data.reading.streams import sizes_of
 from dream.adapters.pytorch.data.shares import Shares
+from dream.adapters.pytorch.private import tree_leaves
+from dream.adapters.pytorch.randomness.current import current
+from dream.collectives import Communicator
+from dream.data.alike import other_batches
 from dream.data.partition import Share
 
 
@@ -17,7 +22,8 @@ class ByHand(Iterator[Any]):
     """The loader's iterator, which this one seems to be. What is counted or trained by hand is one
     device's so; once the loop trains by gradients, a rank has its rows of each batch.
 
-    share: a rank's of a batch of so many samples.
+    share: a rank's of a batch of so many samples. compare: told of a batch that is to be the same
+    on every rank; of None at the end. always: of those that are given whole, too.
     """
 
     def __init__(
@@ -26,17 +32,29 @@ class ByHand(Iterator[Any]):
         shares: Shares,
         modes: Modes,
         share: Callable[[int], Share],
+        compare: Callable[[Any], None],
+        *,
+        always: bool,
     ) -> None:
         self._inner, self._shares, self._modes = inner, shares, modes
         self._share, self._cuts = share, False
+        self._compare, self._always = compare, always
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._inner)
+            with current.reading():
+                batch = next(self._inner)
         except StopIteration:
             self._shares.ended(self)
+            if self._always or self._cuts:
+                self._compare(None)
             raise
-        if self._modes.evaluate():
+        finally:
+            current.pardon()
+        evaluates = self._modes.evaluate()
+        if self._always or not evaluates:
+            self._compare(batch)
+        if evaluates:
             return batch
         sizes = sizes_of(batch)
         share = self._share(sizes.pop()) if len(sizes) == 1 else None
@@ -55,6 +73,18 @@ class ByHand(Iterator[Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def compare_targets(ranks: Communicator) -> Callable[[Any], None]:
+    """Return what raises `Desynchronized` where the ranks have read others by number: by a batch's
+    targets, since its samples may be drawn anew. Every rank calls it."""
+
+    def compare(batch: Any) -> None:
+        told = ranks.all_gather_object(digest_of(tree_leaves(batch)[-1:]))
+        if len(set(told)) > 1:
+            raise other_batches(told)
+
+    return compare
 
 
 def _part(batch: Any, share: Share) -> Any:

@@ -19,7 +19,7 @@ from dream._errors import Unsupported
 from dream._log import say_once
 from dream.adapters.pytorch.data import held
 from dream.adapters.pytorch.data.agreement import Order, PassAgreement
-from dream.adapters.pytorch.data.by_hand import ByHand
+from dream.adapters.pytorch.data.by_hand import ByHand, compare_targets
 from dream.adapters.pytorch.data.digests import ComparedIterator, digest_of_dataset
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.reading.fetch import Fetch, empty
@@ -34,6 +34,7 @@ from dream.collectives import Communicator
 from dream.data import tracked
 from dream.data.partition import Divided
 from dream.data.position import Pass
+from dream.files.first import others_wait
 from dream.mixed.resync import Resyncs
 
 _NAME = "dream_dealt"
@@ -190,13 +191,17 @@ class LoaderSharder:
         """Whether a pass that begins now is none to train on."""
         return held.evaluates() or self._modes.evaluate()
 
-    def _by_hand(self, whole: Iterator[Any]) -> Iterator[Any]:
+    def _by_hand(self, whole: Iterator[Any], stream: DealtStream | None = None) -> Iterator[Any]:
         """The whole batches of a pass; shares, once the loop trains, where it has not begun to."""
         evaluates = held.evaluates() or not torch.is_grad_enabled()
-        if self._modes.differentiates or evaluates or self._micros() > 1:
+        if self._modes.differentiates or evaluates or self._micros() > 1 or others_wait():
             return whole
         rank = self._communicator.rank
-        return ByHand(whole, self._shares, self._modes, lambda n: self._divided.now.share(n, rank))
+        compare = compare_targets(self._all) if stream is None else stream.compare_whole
+        return ByHand(
+            whole, self._shares, self._modes, lambda n: self._divided.now.share(n, rank), compare,
+            always=stream is not None,
+        )  # fmt: skip
 
     def _compared(self, batches: _DealtIterator) -> Iterator[Any]:
         """The batches of a pass to train on."""
@@ -284,7 +289,7 @@ def _dealt_stream_class(
     base: type[Any],
     shares: Shares,
     modes: Modes,
-    by_hand: Callable[[Iterator[Any]], Iterator[Any]],
+    by_hand: Callable[[Iterator[Any], DealtStream], Iterator[Any]],
 ) -> type[Any]:
     """The same for a loader over a stream."""
 
@@ -297,7 +302,7 @@ def _dealt_stream_class(
         else:
             shares.whole_begins()
             modes.whole_begins()
-            return by_hand(stream.iterate(self, base.__iter__, shares))
+            return by_hand(stream.iterate(self, base.__iter__, shares), stream)
         return stream.iterate(self, base.__iter__, shares)
 
     return _class_like(base, iterate)

@@ -31,9 +31,9 @@ _DIVIDE = (
     "Divide by a tensor, as mask.sum() without its item(), or say strategy.weigh(loss, count)."
 )
 _WHOLE = (
-    "a batch that comes from no loader of the block is whole on every rank, which is exact unless "
-    "it is made of one that a loader gave before, and computed by each of them; "
-    "strategy.share(*tensors) gives a rank its rows"
+    "a batch that comes from no loader of the block, or was read before there was an optimizer, is "
+    "whole on every rank, which is exact unless it is made of a share that a loader gave, and "
+    "computed by each of them; strategy.share(*tensors) gives a rank its rows"
 )
 _OF_KEPT = (
     "a loop trains on what no loader of the block hands out, while batches that one did are kept, "

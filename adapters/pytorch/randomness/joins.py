@@ -63,7 +63,7 @@ class Joins:
         self._views: dict[tuple[int, ...], set[int]] = {}
         self._seen: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._past: dict[tuple[int, ...], int] = {}
-        self._of_batches: list[Share] = []
+        self._of_batches: tuple[Sequence[Share], Sequence[Share]] = (), ()
         self._told = False
 
     def forget(self) -> None:
@@ -74,7 +74,7 @@ class Joins:
         self._views.clear()
         self._seen.clear()
         self._past.clear()
-        self._of_batches.clear()
+        self._of_batches = (), ()
         self.wanted = self.used = self._joins = False
         self.share_of, self.newest = lambda _: None, tuple
 
@@ -95,19 +95,22 @@ class Joins:
     ) -> None:
         """`made` is these, one after another along dim 0; flat: along a dim of its own, which may
         be turned."""
-        if current.thread.reads or len(pieces) < 2 or not isinstance(made, torch.Tensor):
+        if current.thread.reads or not pieces or not isinstance(made, torch.Tensor):
             return
         given = [x for x in pieces if isinstance(x, torch.Tensor) and x.dim()]
         if len(given) < len(pieces) or any(isinstance(x, torch.nn.Parameter) for x in given):
             return
         if (rows := current.rows) is not None:
-            _note_within(rows, [len(x) for x in given], flat=flat)
+            if len(pieces) > 1:
+                _note_within(rows, [len(x) for x in given], flat=flat)
             return
         self.used = self._joins = True
         parts = [part for x in given for part in self._parts_of(x)]
         lengths, shares = zip(*parts, strict=True)
         if dealt := [each for each in shares if each is not None and each.parts > 1]:
-            self._of_batches = dealt
+            self._of_batches = dealt, self.newest()
+        if len(pieces) < 2:  # as a rank has of a list of samples, of which others have several
+            return
         memory = _storage(made) if turns else None
         join = Join(lengths, shares, made.requires_grad, flat, memory)
         if not flat:
@@ -148,7 +151,9 @@ class Joins:
             totals.update(each.total for each in shares if each is not None and each.parts > 1)
             unknown += sum(each is None for each in shares)
         if unknown and (totals or unknown > 1 or self._joins):
-            totals.update(each.total for each in (*self.newest(), *self._of_batches))
+            dealt, newest = self._of_batches
+            joined = dealt if newest == self.newest() else ()  # else of an earlier step
+            totals.update(each.total for each in (*self.newest(), *joined))
         return len(totals) > 1
 
     def begin(self, given: Iterable[torch.Tensor], rows: Rows, others: Iterable[Rows]) -> int:

@@ -256,6 +256,10 @@ class DealtStream:
                 "take a part by worker, not by rank, and seed what shuffles it alike on all ranks."
             )
 
+    def compare_whole(self, batch: Any) -> None:
+        """The same of a batch that every rank has read; of none, at the end."""
+        self.compare(_ENDED if batch is None else digest_of(batch))
+
     def _collate(self, loader: DataLoader[Any]) -> DealtCollate:
         """Workers that stay from pass to pass keep the one they were started with."""
         if self._lasting is not None:

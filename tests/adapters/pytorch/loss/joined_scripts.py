@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count, cycle
 from typing import Any
 
+import loss_scripts
 import torch
 import torch.nn.functional as F
 from constant_scripts import loop
@@ -132,7 +133,32 @@ def likenesses_of_both() -> Trained:
     return beside_others(Likening(), loss)
 
 
+def of_lists() -> Trained:
+    """Batches of 5 and of 3 in lists: one rank joins several samples, where another has one."""
+    torch.manual_seed(3)
+    loader = DataLoader([*torch.randn(13, WIDTH)], batch_size=5, collate_fn=list)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return torch.stack([each.square().sum() for each in m(torch.stack(b))]).mean()
+
+    return loss_scripts.loop(mlp(), loss, loader, epochs=3)
+
+
+def of_lists_made_anew() -> Trained:
+    """Sums over samples in lists: what the last batch joins is of no batch before it."""
+    torch.manual_seed(3)
+    loader = DataLoader([*torch.randn(13, WIDTH)], batch_size=5, collate_fn=list)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = m(torch.stack([x * 1.5 for x in b]))
+        return sum((each[None].square().mean() for each in out), torch.zeros(()))
+
+    return loss_scripts.loop(mlp(), loss, loader, epochs=3, rate=0.01)
+
+
 TOGETHER = {
+    "of_lists_made_anew": of_lists_made_anew,
+    "of_lists": of_lists,
     "labels_of_its_own": labels_of_its_own,
     "domains_told_apart": domains_told_apart,
     "noise_for_the_smaller": noise_for_the_smaller,
