@@ -1,4 +1,4 @@
-"""A pass that begins before a loop trains by gradients: whole batches, until it does."""
+"""A pass of whole batches: for good, or until a loop trains by gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class ByHand(Iterator[Any]):
     """The loader's iterator, which this one seems to be. What is counted or trained by hand is one
     device's so; once the loop trains by gradients, a rank has its rows of each batch.
 
-    share: a rank's of a batch of so many samples.
+    share: a rank's of a batch of so many samples; None where every batch stays whole, as of a pass
+    that begins in evaluation mode: the loop may train on it nonetheless, beside another loader.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class ByHand(Iterator[Any]):
         inner: Iterator[Any],
         shares: Shares,
         modes: Modes,
-        share: Callable[[int], Share],
+        share: Callable[[int], Share] | None,
     ) -> None:
         self._inner, self._shares, self._modes = inner, shares, modes
         self._share, self._cuts = share, False
@@ -36,9 +37,11 @@ class ByHand(Iterator[Any]):
         except StopIteration:
             self._shares.ended(self)
             raise
-        if self._modes.evaluate():
-            return batch
         sizes = sizes_of(batch)
+        if self._share is None or self._modes.evaluate():
+            if len(sizes) == 1:
+                self._shares.handed_whole(batch, sizes.pop(), self)
+            return batch
         share = self._share(sizes.pop()) if len(sizes) == 1 else None
         part = None if share is None else _part(batch, share)
         if share is None or part is None:
@@ -49,6 +52,9 @@ class ByHand(Iterator[Any]):
         self._shares.yielded(part, share, self)
         self._modes.handed()
         return part
+
+    def __del__(self) -> None:
+        self._shares.ended(self)
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]

@@ -193,8 +193,10 @@ class LoaderSharder:
     def _by_hand(self, whole: Iterator[Any]) -> Iterator[Any]:
         """The whole batches of a pass; shares, once the loop trains, where it has not begun to."""
         evaluates = held.evaluates() or not torch.is_grad_enabled()
-        if self._modes.differentiates or evaluates or self._micros() > 1:
+        if evaluates or self._micros() > 1 or self._communicator.world_size == 1:
             return whole
+        if self._modes.differentiates:
+            return ByHand(whole, self._shares, self._modes, None)
         rank = self._communicator.rank
         return ByHand(whole, self._shares, self._modes, lambda n: self._divided.now.share(n, rank))
 

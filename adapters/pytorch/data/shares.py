@@ -197,9 +197,8 @@ class Shares:
 
     @property
     def kept(self) -> bool:
-        """Whether more batches that were handed out are still there than a loop leaves, as in a
-        list."""
-        return self.marks.several
+        """Whether more batches are still there than a loop over such loaders leaves."""
+        return self.marks.more_than_left(by=sum(not r.ended for r in self._readings.values()))
 
     def whole_begins(self) -> None:
         """A pass begins of which every rank reads all."""
@@ -207,17 +206,7 @@ class Shares:
 
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
-        key = id(source)
-        reading = self._readings.get(key)
-        begins = reading is None or reading.ended
-        if reading is None or begins:
-            reading = PassReading()
-            others = {k: r for k, r in self._readings.items() if k != key and not r.ended}
-            self._readings = {**others, key: reading}
-        elif next(reversed(self._readings)) != key:  # the last one is read now
-            others = {k: r for k, r in self._readings.items() if k != key}
-            self._readings = {**others, key: reading}
-        reading.thread, self._handed = current.here(), self._handed + 1
+        reading, begins = self._reading_of(source)
         if share.parts > 1 and not self._begun:
             self._begun = True
             self.alike.made_before(tensors_named())
@@ -234,9 +223,28 @@ class Shares:
         if self.follow is not None:
             self.follow(batch, share)
         if share.parts > 1:
-            open_ = (r for k, r in self._readings.items() if k != key)
-            beside = any(not (each.apart or each.ended) for each in open_)
+            others = (each for each in self._readings.values() if each is not reading)
+            beside = any(not (each.apart or each.ended) for each in others)
             self.held.handed(first=begins, beside=beside)
+
+    def _reading_of(self, source: object) -> tuple[PassReading, bool]:
+        """That of a pass which hands out a batch; and whether it begins."""
+        known = self._readings.get(key := id(source))
+        reading = PassReading() if known is None or known.ended else known
+        begins = reading is not known
+        if begins or next(reversed(self._readings)) != key:  # the last one is read now
+            others = self._readings.items()
+            kept = {k: r for k, r in others if k != key and not (begins and r.ended)}
+            self._readings = {**kept, key: reading}
+        reading.thread, self._handed = current.here(), self._handed + 1
+        return reading, begins
+
+    def handed_whole(self, batch: object, count: int, source: object) -> None:
+        """Every rank has all of a batch of so many rows. source: the pass over it."""
+        reading, _ = self._reading_of(source)
+        share = Division(1).share(count, 0)
+        reading.yields(share)
+        self.marks.put(batch, share, reading, self._handed)
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""
@@ -269,7 +277,11 @@ class Shares:
         return next((mark.share for mark in marks if mark is not None), None)
 
     def of(self, inputs: Iterable[object]) -> Share | None:
-        """The share of a forward pass on `inputs`; None for what is no dealt batch."""
+        """The share of a forward pass on `inputs`; None for what every rank has whole."""
+        share = self._of(inputs)
+        return None if share is not None and share.parts == 1 and self._begun else share
+
+    def _of(self, inputs: Iterable[object]) -> Share | None:
         if not self._readings:
             return None
         given = list(inputs)
@@ -348,8 +360,9 @@ class Shares:
             return None
         if mark is not None:
             return mark.share
-        rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
-        fitting = (share for share in shares if share.count in rows)
+        sizes = [x.shape[:2] for x in leaves if not x.is_nested]
+        rows = [{size[at] for size in sizes if len(size) > at} for at in (0, 1)]
+        fitting = (share for along in rows for share in shares if share.count in along)
         found = next(fitting, shares[0] if shares else None)
         return self._in_turn(leaves, apart[-1]) if found is None and apart else found
 
