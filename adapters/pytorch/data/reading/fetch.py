@@ -4,7 +4,7 @@ sample's numbers depend on the others: random draws while they are read, padding
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -295,15 +295,39 @@ def empty(batch: Any) -> Any:
             return _empty_nested(batch)
         return batch[:0] if batch.dim() else batch
     if isinstance(batch, (dict, UserDict)):
-        return type(batch)({key: empty(value) for key, value in batch.items()})
+        return type(batch)(zip(batch, _empty_parts(batch.values()), strict=True))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(empty(value) for value in batch))
+        return type(batch)(*_empty_parts(batch))
     if isinstance(batch, (list, tuple)):
-        inner = [empty(value) for value in batch]
+        if _has_items(batch):
+            return type(batch)()
+        inner = _empty_parts(batch)
         nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
         return type(batch)(inner) if nested else type(batch)()
     own = is_dataclass(batch) and not isinstance(batch, type)
     return _empty_fields(batch) if own else batch
+
+
+def _empty_parts(batch: Iterable[Any]) -> list[Any]:
+    """Those of what a batch holds: where one has an item for each sample, so have others."""
+    parts = [*batch]
+    items = any(_has_items(x) or (_is_single(x) and _is_of_rows(x[0])) for x in parts)
+    return [type(x)() if items and _is_single(x) else empty(x) for x in parts]
+
+
+def _has_items(batch: Any) -> bool:
+    """Whether it is a list of samples, as of the boxes of each picture: what torch joins holds no
+    dict or tuple alone."""
+    return _is_single(batch) and isinstance(batch[0], (dict, tuple))
+
+
+def _is_of_rows(x: Any) -> bool:
+    """Whether a tensor has not one row, as that of one sample would."""
+    return isinstance(x, torch.Tensor) and not x.is_nested and x.shape[:1] != (1,)
+
+
+def _is_single(batch: Any) -> bool:
+    return isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields") and len(batch) == 1
 
 
 def _empty_fields(batch: Any) -> Any:
