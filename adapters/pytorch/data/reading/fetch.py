@@ -25,6 +25,9 @@ from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_o
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
 _ALL = (True, True, True)
+_LOOKS = 8
+"""Batches that are read whole before a collate function is taken to pad none: those of a sampler
+that puts sentences of like lengths together may need no padding at first."""
 
 
 @final
@@ -52,12 +55,13 @@ class Fetched(list[Any]):
 
 @final
 class Fetch:
-    """How one loader's samples are read. It finds out with the first batch, which every rank reads
-    whole. held: generators that the dataset and the collate function have for themselves."""
+    """How one loader's samples are read. It finds out with the first batch, or the first ones where
+    the script has a collate function, which every rank reads whole. held: generators that the
+    dataset and the collate function have for themselves."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._found = torch.zeros(1, dtype=torch.int64)
-        self._last = _UNKNOWN
+        self._last, self._looked = _UNKNOWN, 0
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -126,7 +130,9 @@ class Fetch:
             self._found[0] = _DRAWN_IN_WORKERS
             return part
         if not (drew or mixes or varying or given.counts):
-            self._found[0] = _SHARE
+            self._looked += 1
+            if self.collate is default_collate or self._looked == _LOOKS:
+                self._found[0] = _SHARE
             return part
         take(before, _ALL)
         take_back(self.held, own)
