@@ -11,6 +11,12 @@ from dream.adapters.pytorch.data.reading.streams import sizes_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.data.partition import Share
 
+_EVALUATES = (
+    "the loop trains on a pass over a loader that began while the models were in eval mode: every "
+    "rank has all of its batches, which is exact, and no quicker. Call model.train() before the "
+    "loop over the loader"
+)
+
 
 @final
 class ByHand(Iterator[Any]):
@@ -40,7 +46,7 @@ class ByHand(Iterator[Any]):
         sizes = sizes_of(batch)
         if self._share is None or self._modes.evaluate():
             if len(sizes) == 1:
-                self._shares.handed_whole(batch, sizes.pop(), self)
+                self._shares.handed_whole(batch, sizes.pop(), self, _EVALUATES)
             return batch
         share = self._share(sizes.pop()) if len(sizes) == 1 else None
         part = None if share is None else _part(batch, share)

@@ -24,6 +24,11 @@ from dream.adapters.pytorch.randomness.generators import digests, states, take
 from dream.adapters.pytorch.randomness.held import digests_of, held_by, states_of, take_back
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
+_UNCUT = (
+    "the collate function of this loader draws random numbers, and its batch does not tell which "
+    "rows are of which sample, as one of sampled neighbours: every rank has all of it, which is "
+    "exact, and no quicker. To share it, draw for a sample by a generator seeded by the sample"
+)
 _ALL = (True, True, True)
 _LOOKS = 8
 """Batches that are read whole before a collate function is taken to pad none: those of a sampler
@@ -57,11 +62,13 @@ class Fetched(list[Any]):
 class Fetch:
     """How one loader's samples are read. It finds out with the first batch, or the first ones where
     the script has a collate function, which every rank reads whole. held: generators that the
-    dataset and the collate function have for themselves."""
+    dataset and the collate function have for themselves. uncut: whether the batch made last is all
+    ranks' samples, which none can tell apart, drawn together."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._found = torch.zeros(1, dtype=torch.int64)
         self._last, self._looked = _UNKNOWN, 0
+        self._draws = self.uncut = False
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -129,6 +136,7 @@ class Fetch:
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
+        self._draws |= mixes
         if not (drew or mixes or varying or given.counts):
             self._looked += 1
             if self.collate is default_collate or self._looked == _LOOKS:
@@ -137,10 +145,13 @@ class Fetch:
         take(before, _ALL)
         take_back(self.held, own)
         whole = self._collated(given, cut)
-        if whole is None and not (drew or given.counts):
+        if whole is None and not (drew or given.counts or mixes):
             self._found[0] = _SHARE
             return part
         self._found[0] = _WHOLE
+        if self.uncut:
+            say_once(_UNCUT)
+            return whole
         why = "draws random numbers" if drew or mixes else "is padded to the longest"
         why = "changes a number of the dataset's" if given.counts and not (drew or mixes) else why
         if get_worker_info() is None:
@@ -155,12 +166,15 @@ class Fetch:
         return self.collate(given[cut] or given[:1]) if whole is None else whole
 
     def _collated(self, given: Fetched, cut: slice) -> Any:
-        """This rank's rows of the global batch, as `cut_batch` takes them."""
+        """This rank's rows of the global batch, as `cut_batch` takes them; all of it where it does
+        not say which they are, and was drawn together."""
         whole, total = self.collate(list(given)), len(given)
         found = [*_tensors(whole)]
         nested = any(x.is_nested for x in found)  # they have no shape to ask for
         if total < 2 or nested or all(x.shape[:2] != (total, total) for x in found):
-            return cut_batch(whole, cut, total)
+            made = cut_batch(whole, cut, total)
+            self.uncut = made is None and self._draws
+            return whole if self.uncut else made
         drawn, own = states(), states_of(self.held)
         one = [*_tensors(self.collate(given[:1]))]  # as long as many: how does one sample lie?
         take(drawn, _ALL)
