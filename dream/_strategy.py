@@ -18,7 +18,6 @@ from dream._topology import Cluster, Topology
 from dream.collectives import Communicator
 from dream.data import partition, tracked
 from dream.launch.joined.threads import share_cores
-from dream.launch.undivided import divided
 from dream.parameter_server.staleness import Staleness
 from dream.strategies import choice as choices
 from dream.strategies.choice import Choice, Randomness
@@ -150,7 +149,6 @@ class Strategy:
                 ends.callback(self._files.tell, error)
 
     def _begin(self) -> None:
-        divided.set()
         if not self._place.alone:
             from dream.files.opened import BlockFiles  # on use: `import dream` stays quick
 

@@ -112,6 +112,7 @@ class PendingAdapter:
 
     def enter(self) -> None:
         """Open the block: now, or when the framework is known."""
+        divided.set()
         self.framework = self.framework or _framework.imported()
         if self.framework is None:
             self._awaited = _framework.FirstUse(self._decided)

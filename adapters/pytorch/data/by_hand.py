@@ -1,11 +1,11 @@
-"""A pass that begins before a loop trains by gradients: whole batches, until it does."""
+"""A pass of whole batches: for good, or until a loop trains by gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from dream.adapters.pytorch.data.alike import digest_of
+from dream.adapters.pytorch.data.digests import digest_of
 from dream.adapters.pytorch.data.modes import Modes
 from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty
 from dream.adapters.pytorch.data.reading.streams import sizes_of
@@ -16,14 +16,25 @@ from dream.collectives import Communicator
 from dream.data.alike import other_batches
 from dream.data.partition import Share
 
+_EVALUATES = (
+    "the loop trains on a pass over a loader that began while the models were in eval mode: every "
+    "rank has all of its batches, which is exact, and no quicker. Call model.train() before the "
+    "loop over the loader"
+)
+
+
+def _nothing(_: Any) -> None: ...
+
 
 @final
 class ByHand(Iterator[Any]):
     """The loader's iterator, which this one seems to be. What is counted or trained by hand is one
     device's so; once the loop trains by gradients, a rank has its rows of each batch.
 
-    share: a rank's of a batch of so many samples. compare: told of a batch that is to be the same
-    on every rank; of None at the end. always: of those that are given whole, too.
+    share: a rank's of a batch of so many samples; None where every batch stays whole, as of a pass
+    that begins in evaluation mode: the loop may train on it nonetheless, beside another loader.
+    compare: told of a batch that is to be the same on every rank; of None at the end. always: of
+    those that are given whole, too.
     """
 
     def __init__(
@@ -31,10 +42,10 @@ class ByHand(Iterator[Any]):
         inner: Iterator[Any],
         shares: Shares,
         modes: Modes,
-        share: Callable[[int], Share],
-        compare: Callable[[Any], None],
+        share: Callable[[int], Share] | None,
+        compare: Callable[[Any], None] = _nothing,
         *,
-        always: bool,
+        always: bool = False,
     ) -> None:
         self._inner, self._shares, self._modes = inner, shares, modes
         self._share, self._cuts = share, False
@@ -42,22 +53,37 @@ class ByHand(Iterator[Any]):
 
     def __next__(self) -> Any:
         try:
-            with current.reading():
-                batch = next(self._inner)
+            batch = self._read()
         except StopIteration:
             self._shares.ended(self)
             if self._always or self._cuts:
                 self._compare(None)
             raise
-        finally:
-            current.pardon()
+        if self._share is None:
+            return self._given_whole(batch)
         evaluates = self._modes.evaluate()
         if self._always or not evaluates:
             self._compare(batch)
-        if evaluates:
-            return batch
+        return self._given_whole(batch) if evaluates else self._given(batch, self._share)
+
+    def _read(self) -> Any:
+        if self._share is None:
+            return next(self._inner)
+        try:
+            with current.reading():
+                return next(self._inner)
+        finally:
+            current.pardon()
+
+    def _given_whole(self, batch: Any) -> Any:
         sizes = sizes_of(batch)
-        share = self._share(sizes.pop()) if len(sizes) == 1 else None
+        if len(sizes) == 1:
+            self._shares.handed_whole(batch, sizes.pop(), self, _EVALUATES)
+        return batch
+
+    def _given(self, batch: Any, share_of: Callable[[int], Share]) -> Any:
+        sizes = sizes_of(batch)
+        share = share_of(sizes.pop()) if len(sizes) == 1 else None
         part = None if share is None else _part(batch, share)
         if share is None or part is None:
             return batch
@@ -67,6 +93,9 @@ class ByHand(Iterator[Any]):
         self._shares.yielded(part, share, self)
         self._modes.handed()
         return part
+
+    def __del__(self) -> None:
+        self._shares.ended(self)
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]

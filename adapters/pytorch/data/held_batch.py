@@ -76,7 +76,11 @@ class Marks:
     @property
     def several(self) -> bool:
         """Whether more batches are still there than a loop leaves, as in a list."""
-        return len(self._alive) > _LEFT
+        return self.more_than_left(by=1)
+
+    def more_than_left(self, by: int) -> bool:
+        """The same of a loop over so many loaders."""
+        return len(self._alive) > _LEFT * max(by, 1)
 
     def first(self, values: Iterable[object]) -> Mark | None:
         """That of the first of these which is such a tensor itself."""

@@ -194,8 +194,11 @@ class LoaderSharder:
     def _by_hand(self, whole: Iterator[Any], stream: DealtStream | None = None) -> Iterator[Any]:
         """The whole batches of a pass; shares, once the loop trains, where it has not begun to."""
         evaluates = held.evaluates() or not torch.is_grad_enabled()
-        if self._modes.differentiates or evaluates or self._micros() > 1 or others_wait():
+        alone = self._communicator.world_size == 1
+        if evaluates or alone or self._micros() > 1 or others_wait():
             return whole
+        if self._modes.differentiates:
+            return ByHand(whole, self._shares, self._modes, None)
         rank = self._communicator.rank
         compare = compare_targets(self._all) if stream is None else stream.compare_whole
         return ByHand(
@@ -279,7 +282,8 @@ def _dealt_class(
             modes.pass_begins()
             if begun.position.batches and self.num_workers:
                 say_once(_WORKERS_ANEW)
-        iterator = _DealtIterator(inner, begun, shares, modes if begun.trains else None)
+        told = modes if begun.trains else None
+        iterator = _DealtIterator(inner, begun, shares, told, dealt.fetch)
         return compared(iterator) if begun.trains else iterator
 
     return _class_like(base, iterate)
@@ -333,9 +337,10 @@ class _DealtIterator:
     """A loader's iterator that marks each batch with its share."""
 
     def __init__(
-        self, inner: Iterator[Any], begun: Pass, shares: Shares, modes: Modes | None
-    ) -> None:
-        self._inner, self._modes = inner, modes
+        self, inner: Iterator[Any], begun: Pass, shares: Shares, modes: Modes | None,
+        fetch: Fetch | None,
+    ) -> None:  # fmt: skip
+        self._inner, self._modes, self._fetch = inner, modes, fetch
         self._pass = begun
         self._shares = shares
         self._drawn = DrawWatch(0 if modes is None else modes.passes)
@@ -363,6 +368,9 @@ class _DealtIterator:
             if current.watches:
                 current.pardon()
         share = self._pass.handed()
+        if share.parts > 1 and self._fetch is not None and self._fetch.uncut:
+            self._shares.handed_whole(batch, share.total, self)
+            return batch
         if share.count == 0:
             batch = empty(batch)
         self._shares.yielded(batch, share, self)

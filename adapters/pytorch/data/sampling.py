@@ -134,7 +134,7 @@ class DealtBatches(Sampler[list[int]]):
         fetch: Fetch | None = None,
     ) -> None:
         self._own_parts = own_parts
-        self._fetch = fetch
+        self.fetch = fetch
         self._fetching = False
         self.batch_size = source.batch_size if own_parts else loader.batch_size
         self.reads = reads
@@ -196,12 +196,12 @@ class DealtBatches(Sampler[list[int]]):
     @contextmanager
     def fetching(self, loader: DataLoader[Any], begun: Pass | None) -> Iterator[None]:
         """Have the loader's own iterator that is made inside read this rank's part."""
-        if self._fetch is None or begun is None or not begun.trains:
+        if self.fetch is None or begun is None or not begun.trains:
             yield
             return
         self._fetching = True
         try:
-            with self._fetch.set(loader):
+            with self.fetch.set(loader):
                 yield
         finally:
             self._fetching = False
@@ -221,7 +221,7 @@ class DealtBatches(Sampler[list[int]]):
         start = asked.begun.position
         source = iter(self.source) if self._seeded is None else self._seeded.batches(start)
         if self._fetching:
-            asked.fetch = self._fetch
+            asked.fetch = self.fetch
         return self._deal(source, asked, asked.begun)
 
     def _deal(

@@ -7,7 +7,6 @@ read ahead, or kept in a list, still carry their own.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,6 +15,7 @@ import torch
 from dream._errors import DreamError
 from dream.adapters.pytorch.data.earlier_tensors import tensors_named
 from dream.adapters.pytorch.data.held_batch import HeldBatch, Mark
+from dream.adapters.pytorch.data.pass_reading import PassReading
 from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows, may_be_rows
 from dream.adapters.pytorch.data.threads import Threads
 from dream.adapters.pytorch.loss.coupling.origins import is_in_place
@@ -27,62 +27,6 @@ from dream.data.partition import Division, Share
 if TYPE_CHECKING:
     from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 
-_FAR = 8
-"""Batches that a loop reads ahead, at most."""
-
-
-@final
-class PassReading:
-    """A pass over a loader. recent: shares of the batches handed out last; a tuple, as a thread may
-    read for another. lag: batches between what is yielded and what is trained on, once that is
-    known; ahead: while it was read, which is a prefetcher's. largest: samples of a batch, so far.
-    thread: that reads. waiting: what it has read, and nobody has trained on yet, where that is told
-    by the order."""
-
-    def __init__(self) -> None:
-        self.recent: tuple[Share | None, ...] = ()
-        self.largest = 0
-        self.lag: int | None = None
-        self.ahead = False
-        self.ended = False
-        self.thread = current.here()
-        self.waiting: deque[Share] = deque()
-
-    @property
-    def newest(self) -> Share | None:
-        """That of the batch handed out last."""
-        return self.recent[-1] if self.recent else None
-
-    @property
-    def apart(self) -> bool:
-        """Whether another thread reads it."""
-        return self.thread != current.here()
-
-    def yields(self, share: Share | None) -> None:
-        """It hands out a batch; None for that there is none left."""
-        self.recent = (*self.recent[-_FAR:], share)
-        self.ended = share is None
-        if share is not None and share.total > self.largest:
-            self.largest = share.total
-
-    def share(self) -> Share | None:
-        """That of the batch that is trained on now, as far as yields tell."""
-        if self.lag is None:
-            many = len(self.recent)
-            self.lag = many - 1 if many <= _FAR else 0  # more were skipped, not kept
-            self.ahead = bool(self.lag) and not self.ended
-        place = len(self.recent) - 1 - self.lag
-        return self.recent[place] if place >= 0 else None
-
-    def trained_on(self, share: Share) -> None:
-        """It is known which batch is trained on."""
-        while self.waiting and any(each is share for each in self.waiting):
-            self.waiting.popleft()
-        for lag, each in enumerate(reversed(self.recent)):
-            if each is share:
-                self.lag = lag
-                return
-
 
 @final
 class Shares:
@@ -93,7 +37,7 @@ class Shares:
 
     def __init__(self) -> None:
         self.dealt = 0
-        self._begun = False
+        self._begun = self._gives_whole = False
         self.given: Callable[[Share], None] | None = None
         self.follow: Callable[[object, Share], None] | None = None
         self._passed: Callable[[], None] | None = None
@@ -197,9 +141,8 @@ class Shares:
 
     @property
     def kept(self) -> bool:
-        """Whether more batches that were handed out are still there than a loop leaves, as in a
-        list."""
-        return self.marks.several
+        """Whether more batches are still there than a loop over such loaders leaves."""
+        return self.marks.more_than_left(by=sum(not r.ended for r in self._readings.values()))
 
     def whole_begins(self) -> None:
         """A pass begins of which every rank reads all."""
@@ -207,17 +150,7 @@ class Shares:
 
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
-        key = id(source)
-        reading = self._readings.get(key)
-        begins = reading is None or reading.ended
-        if reading is None or begins:
-            reading = PassReading()
-            others = {k: r for k, r in self._readings.items() if k != key and not r.ended}
-            self._readings = {**others, key: reading}
-        elif next(reversed(self._readings)) != key:  # the last one is read now
-            others = {k: r for k, r in self._readings.items() if k != key}
-            self._readings = {**others, key: reading}
-        reading.thread, self._handed = current.here(), self._handed + 1
+        reading, begins = self._reading_of(source)
         if share.parts > 1 and not self._begun:
             self._begun = True
             self.alike.made_before(tensors_named())
@@ -234,9 +167,35 @@ class Shares:
         if self.follow is not None:
             self.follow(batch, share)
         if share.parts > 1:
-            open_ = (r for k, r in self._readings.items() if k != key)
-            beside = any(not (each.apart or each.ended) for each in open_)
+            others = (each for each in self._readings.values() if each is not reading)
+            beside = any(not (each.apart or each.ended) for each in others)
             self.held.handed(first=begins, beside=beside)
+
+    def _reading_of(self, source: object) -> tuple[PassReading, bool]:
+        """That of a pass which hands out a batch; and whether it begins."""
+        known = self._readings.get(key := id(source))
+        reading = PassReading() if known is None or known.ended else known
+        begins = reading is not known
+        if begins or next(reversed(self._readings)) != key:  # the last one is read now
+            others = self._readings.items()
+            kept = {k: r for k, r in others if k != key and not (begins and r.ended)}
+            self._readings = {**kept, key: reading}
+        reading.thread, self._handed = current.here(), self._handed + 1
+        return reading, begins
+
+    def handed_whole(self, batch: object, count: int, source: object, why: str = "") -> None:
+        """Every rank has all of a batch of so many rows. source: the pass over it. why: a line that
+        is said if the loop trains on it."""
+        reading, share = self._reading_of(source)[0], Division(1).share(count, 0)
+        self._gives_whole, reading.why = True, why
+        reading.yields(share)
+        self.marks.put(batch, share, reading, self._handed)
+
+    def why_whole(self, inputs: Iterable[object]) -> str | None:
+        """Return what is to be said where one of these is a tensor of such a batch."""
+        mark = self.marks.first(inputs)
+        why: str | None = None if mark is None else mark.reading.why
+        return why
 
     def ended(self, source: object = None) -> None:
         """A pass is over: what comes now is not its batch, save what was read ahead."""
@@ -269,7 +228,12 @@ class Shares:
         return next((mark.share for mark in marks if mark is not None), None)
 
     def of(self, inputs: Iterable[object]) -> Share | None:
-        """The share of a forward pass on `inputs`; None for what is no dealt batch."""
+        """The share of a forward pass on `inputs`; None for what every rank has whole."""
+        share = self._of(inputs)
+        whole = share is not None and share.parts == 1 and (self._begun or self._gives_whole)
+        return None if whole else share
+
+    def _of(self, inputs: Iterable[object]) -> Share | None:
         if not self._readings:
             return None
         given = list(inputs)
@@ -348,8 +312,9 @@ class Shares:
             return None
         if mark is not None:
             return mark.share
-        rows = {size for x in leaves if not x.is_nested for size in x.shape[:2]}
-        fitting = (share for share in shares if share.count in rows)
+        sizes = [x.shape[:2] for x in leaves if not x.is_nested]
+        rows = [{size[at] for size in sizes if len(size) > at} for at in (0, 1)]
+        fitting = (share for along in rows for share in shares if share.count in along)
         found = next(fitting, shares[0] if shares else None)
         return self._in_turn(leaves, apart[-1]) if found is None and apart else found
 

@@ -133,10 +133,11 @@ class Reader:
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)
 
-    def tell_whole(self, inputs: Sequence[object], *, kept: bool) -> None:
-        """Say, once, that a batch is no loader's. kept: whether there are some that were."""
-        line = _OF_KEPT if kept else _WHOLE
-        if line in self.said or self._among.world_size == 1:
+    def tell_whole(self, inputs: Sequence[object], why: str | None, *, kept: bool) -> None:
+        """Say, once, that a batch is no loader's. why: it is one's, which gave all of it, and what
+        is to be said of that. kept: whether there are some that were."""
+        line = (_OF_KEPT if kept else _WHOLE) if why is None else why
+        if not line or line in self.said or self._among.world_size == 1:
             return
         if any(isinstance(x, torch.Tensor) for x in inputs):
             tell_once(line, self.said)

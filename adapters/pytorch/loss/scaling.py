@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.loss.calls import Bearer
+from dream.adapters.pytorch.loss.calls import Bearer, call_at
 from dream.adapters.pytorch.loss.factors import Factor, Weighed
+from dream.adapters.pytorch.loss.graph_search import FAR
 from dream.adapters.pytorch.loss.terms import COUNTED, Term
 from dream.adapters.pytorch.private import foreach_mul_, note, to_local, to_whole
 
@@ -119,10 +120,38 @@ def stops(weighed: Weighed) -> list[Any]:
             nodes = term.zeroed if term.kind == "count" or of_none else []
             handles += [node.register_prehook(partial(_finite, factor)) for node in nodes]
             if not term.plain:
+                handles += [node.register_hook(_nothing_stays) for node in _product_of(term)]
                 bearers = [call.bearer for call in term.calls if call.bearer is not None]
                 parameters = {p: None for bearer in bearers for p in bearer.trained}
                 handles += [p.register_hook(partial(_finite_one, factor)) for p in parameters]
     return handles
+
+
+def _product_of(term: Term) -> list[Any]:
+    """The nodes of a product with what parameters give, down to the outputs it is computed from."""
+    found: dict[Any, None] = {}
+    waiting = [term.node]
+    while waiting and len(found) < FAR:
+        node = waiting.pop()
+        if node is not None and node not in found and call_at(node) is None:
+            found[node] = None
+            waiting += [each for each, _ in node.next_functions]
+    return [node for node in found if node.next_functions]
+
+
+def _nothing_stays(given: tuple[Any, ...], start: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A gradient of 0 times a mean over no sample is 0, before others are added to it."""
+    only = start[0] if len(start) == 1 else None
+    none = not any(g is not None and g.count_nonzero() for g in start)
+
+    def stays(g: torch.Tensor) -> torch.Tensor:
+        if none:
+            return torch.zeros_like(g)
+        if only is None or only.shape != g.shape:
+            return g
+        return torch.where((only == 0) & g.isnan(), torch.zeros_like(g), g)
+
+    return tuple(None if g is None else stays(g) for g in given)
 
 
 def _finite_one(factor: Factor, gradient: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ sample's numbers depend on the others: random draws while they are read, padding
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -29,7 +29,15 @@ from dream.adapters.pytorch.randomness.own_generators import (
 )
 
 _UNKNOWN, _SHARE, _WHOLE, _DRAWN_IN_WORKERS = range(4)
+_UNCUT = (
+    "the collate function of this loader draws random numbers, and its batch does not tell which "
+    "rows are of which sample, as one of sampled neighbours: every rank has all of it, which is "
+    "exact, and no quicker. To share it, draw for a sample by a generator seeded by the sample"
+)
 _ALL = (True, True, True)
+_LOOKS = 8
+"""Batches that are read whole before a collate function is taken to pad none: those of a sampler
+that puts sentences of like lengths together may need no padding at first."""
 
 
 @final
@@ -57,12 +65,15 @@ class Fetched(list[Any]):
 
 @final
 class Fetch:
-    """How one loader's samples are read. It finds out with the first batch, which every rank reads
-    whole. held: generators that the dataset and the collate function have for themselves."""
+    """How one loader's samples are read. It finds out with the first batch, or the first ones where
+    the script has a collate function, which every rank reads whole. held: generators that the
+    dataset and the collate function have for themselves. uncut: whether the batch made last is all
+    ranks' samples, which none can tell apart, drawn together."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._found = torch.zeros(1, dtype=torch.int64)
-        self._last = _UNKNOWN
+        self._last, self._looked = _UNKNOWN, 0
+        self._draws = self.uncut = False
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -130,16 +141,22 @@ class Fetch:
         if get_worker_info() is not None and (drew or mixes):
             self._found[0] = _DRAWN_IN_WORKERS
             return part
+        self._draws |= mixes
         if not (drew or mixes or varying or given.counts):
-            self._found[0] = _SHARE
+            self._looked += 1
+            if self.collate is default_collate or self._looked == _LOOKS:
+                self._found[0] = _SHARE
             return part
         take(before, _ALL)
         take_back(self.held, own)
         whole = self._collated(given, cut)
-        if whole is None and not (drew or given.counts):
+        if whole is None and not (drew or given.counts or mixes):
             self._found[0] = _SHARE
             return part
         self._found[0] = _WHOLE
+        if self.uncut:
+            say_once(_UNCUT)
+            return whole
         why = "draws random numbers" if drew or mixes else "is padded to the longest"
         why = "changes a number of the dataset's" if given.counts and not (drew or mixes) else why
         if get_worker_info() is None:
@@ -154,12 +171,15 @@ class Fetch:
         return self.collate(given[cut] or given[:1]) if whole is None else whole
 
     def _collated(self, given: Fetched, cut: slice) -> Any:
-        """This rank's rows of the global batch, as `cut_batch` takes them."""
+        """This rank's rows of the global batch, as `cut_batch` takes them; all of it where it does
+        not say which they are, and was drawn together."""
         whole, total = self.collate(list(given)), len(given)
         found = [*_tensors(whole)]
         nested = any(x.is_nested for x in found)  # they have no shape to ask for
         if total < 2 or nested or all(x.shape[:2] != (total, total) for x in found):
-            return cut_batch(whole, cut, total)
+            made = cut_batch(whole, cut, total)
+            self.uncut = made is None and self._draws
+            return whole if self.uncut else made
         drawn, own = states(), states_of(self.held)
         one = [*_tensors(self.collate(given[:1]))]  # as long as many: how does one sample lie?
         take(drawn, _ALL)
@@ -300,15 +320,39 @@ def empty(batch: Any) -> Any:
             return _empty_nested(batch)
         return batch[:0] if batch.dim() else batch
     if isinstance(batch, (dict, UserDict)):
-        return type(batch)({key: empty(value) for key, value in batch.items()})
+        return type(batch)(zip(batch, _empty_parts(batch.values()), strict=True))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(empty(value) for value in batch))
+        return type(batch)(*_empty_parts(batch))
     if isinstance(batch, (list, tuple)):
-        inner = [empty(value) for value in batch]
+        if _has_items(batch):
+            return type(batch)()
+        inner = _empty_parts(batch)
         nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
         return type(batch)(inner) if nested else type(batch)()
     own = is_dataclass(batch) and not isinstance(batch, type)
     return _empty_fields(batch) if own else batch
+
+
+def _empty_parts(batch: Iterable[Any]) -> list[Any]:
+    """Those of what a batch holds: where one has an item for each sample, so have others."""
+    parts = [*batch]
+    items = any(_has_items(x) or (_is_single(x) and _is_of_rows(x[0])) for x in parts)
+    return [type(x)() if items and _is_single(x) else empty(x) for x in parts]
+
+
+def _has_items(batch: Any) -> bool:
+    """Whether it is a list of samples, as of the boxes of each picture: what torch joins holds no
+    dict or tuple alone."""
+    return _is_single(batch) and isinstance(batch[0], (dict, tuple))
+
+
+def _is_of_rows(x: Any) -> bool:
+    """Whether a tensor has not one row, as that of one sample would."""
+    return isinstance(x, torch.Tensor) and not x.is_nested and x.shape[:1] != (1,)
+
+
+def _is_single(batch: Any) -> bool:
+    return isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields") and len(batch) == 1
 
 
 def _empty_fields(batch: Any) -> Any:

@@ -104,8 +104,9 @@ class DdpModule(DistributedModule, Bearer):
         if not self._backward.installed:
             self._backward.lend()
         if share is None and self.module.training:
-            kept = self.registry.shares.kept
-            self._backward.reader.tell_whole((*args, *kwargs.values()), kept=kept)
+            shares, given = self.registry.shares, (*args, *kwargs.values())
+            why = shares.why_whole(given)
+            self._backward.reader.tell_whole(given, why, kept=shares.kept)
         return self._run(share, args, kwargs)
 
     def call_part(

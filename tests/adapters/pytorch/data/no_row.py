@@ -71,3 +71,37 @@ def _ended(script: Any) -> str:
     except Exception as error:
         return "\n".join([str(error), *getattr(error, "__notes__", ())])
     return ""
+
+
+def _boxes(at: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    """A picture, and what is in it."""
+    drawn = torch.Generator().manual_seed(at)
+    of = {"boxes": torch.randn(at % 3, 4, generator=drawn), "number": at}
+    return torch.randn(4, generator=drawn), of
+
+
+def _joined(samples: list[Any]) -> tuple[torch.Tensor, list[Any]]:
+    return torch.stack([x for x, _ in samples]), [of for _, of in samples]
+
+
+def _of_boxes() -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data: Any = [_boxes(at) for at in range(17)]
+    for pictures, found in DataLoader(data, batch_size=8, collate_fn=_joined):
+        wanted = torch.zeros(len(found), 4)
+        for at, of in enumerate(found):
+            wanted[at] = of["boxes"].sum(0)
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(model(pictures), wanted).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def of_boxes() -> float:
+    """How far they are, where a batch has a list with a dict for each sample."""
+    plain = _of_boxes()
+    with dream.strategy("mirrored"):
+        made = _of_boxes()
+    return max(float((a - b).abs().max()) for a, b in zip(plain, made, strict=True))

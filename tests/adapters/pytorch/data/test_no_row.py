@@ -26,3 +26,7 @@ def test_of_a_number_in_place_of_a_loss_it_is_said_what_to_write() -> None:
     said = str(_launched(no_row.of_a_number)[1])
     assert "'int' object has no attribute 'backward'" in said
     assert "begin with `loss = output.sum() * 0`" in said
+
+
+def test_a_list_with_a_dict_for_each_sample_is_empty() -> None:
+    assert all(each < 1e-6 for each in _launched(no_row.of_boxes))  # type: ignore[operator]
