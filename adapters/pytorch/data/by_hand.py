@@ -76,8 +76,9 @@ class ByHand(Iterator[Any]):
             current.pardon()
 
     def _given_whole(self, batch: Any) -> Any:
+        """Give a batch as it is. In eval mode the loop may train on it nonetheless."""
         sizes = sizes_of(batch)
-        if len(sizes) == 1:
+        if len(sizes) == 1 and self._modes.differentiates:
             self._shares.handed_whole(batch, sizes.pop(), self, _EVALUATES)
         return batch
 
