@@ -151,6 +151,7 @@ class Shares:
     def yielded(self, batch: object, share: Share, source: object = None) -> None:
         """A loader hands out `batch`. source: the pass over it."""
         reading, begins = self._reading_of(source)
+        reading.why = None
         if share.parts > 1 and not self._begun:
             self._begun = True
             self.alike.made_before(tensors_named())
@@ -202,6 +203,8 @@ class Shares:
         reading = self._readings.get(id(source))
         if reading is not None and not reading.ended:
             reading.yields(None)
+            if reading.why is not None:
+                return  # of an evaluation, maybe, in the midst of a pass that ranks share
             self.held.ended()
             if self._passed is not None:
                 self._passed()
