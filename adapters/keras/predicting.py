@@ -43,7 +43,7 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
     # Each rank says its run of samples; the whole is the sum of runs set in zeros.
     run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
     shown = run if len(run) else np.arange(1)
-    cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
+    cut = tree.map_structure(lambda a: _rows(a, shown), x)
     size = -(-source.batch_size // engine.parts)
     generators = engine.generators.state()
     drawn = consistency.SeedWatch(model)
@@ -55,6 +55,12 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
         return _alone(model, engine, given)
     whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
     return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
+
+
+def _rows(given: Any, shown: NDArray[np.int64]) -> Any:
+    """Return rows of an array. TensorFlow's strings stay a tensor, as Keras takes them."""
+    array = keras.ops.convert_to_numpy(given)
+    return keras.ops.take(given, shown, axis=0) if array.dtype.kind == "O" else array[shown]
 
 
 def _alone(model: Any, engine: Engine, given: dict[str, Any]) -> Any:
