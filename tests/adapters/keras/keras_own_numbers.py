@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers, ops
-from keras_own_steps import OWN, SAMPLES, WIDTH, TracksTests, own, plain, said_lines
+from keras_own_steps import OWN, SAMPLES, WIDTH, TracksTests, own, plain
 
 import dream
 
