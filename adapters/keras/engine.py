@@ -78,13 +78,13 @@ class Engine(ABC):
     draws_locally: whether each part is asked to draw for itself.
     divided: how batches are divided among the parts, as it is now.
     exchange: how the parts' gradients become one; None for their sum. pace: has shares follow the
-    ranks' speeds; None where they stay.
+        ranks' speeds; None where they stay.
     resyncs: what keeps ranks of two frameworks together; None where all are of one.
     fits: whether a step is begun again in smaller parts when memory runs out. chooses: whether
-        it takes `recompute="auto"`.
-    parted: whether each rank reads its own part of what fit trains on. over: all of them have.
-    readers: all that read the same data, parts of their own or not. generators: what Keras draws
-    the order of samples from. handed: the share that tensors are of which a loader dealt; or None.
+        it takes `recompute="auto"`. parted: whether each rank reads its own part of what fit trains
+        on. over: all of them have. readers: all that read the same data, parts of their own or not.
+    generators: what Keras draws the order of samples from. handed: the share that tensors are of
+        which a loader dealt; or None.
     """
 
     rank: int
@@ -323,14 +323,17 @@ class Engine(ABC):
         return nullcontext()
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Open the scope in which variables can be read, in the midst of a step that is being
-        compiled too."""
+        """Open the scope in which variables can be read, while a step is compiled too."""
         return nullcontext()
 
     def apart(self, function: Callable[[], Any]) -> Any:
-        """Call a function that takes gradients, in the midst of a step that is being compiled
-        too."""
+        """Call a function that takes gradients, while a step is compiled too."""
         return function()
+
+    def alone(self, model: Any, predict: Callable[[], Any]) -> Any:
+        """Have one device of this process predict."""
+        del model
+        return predict()
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Change on the instance what the backend's optimizers do across devices."""
@@ -348,9 +351,7 @@ class Engine(ABC):
     def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
         """Return gradients of a loop of the user's own, the same bits on every part; they are those
         of a batch that every part has whole. Raises where the parts' are of different batches.
-
-        received: what was done, in the error's words.
-        """
+        received: what was done, in the error's words."""
         raise NotImplementedError
 
     def everywhere(self, update: Callable[[], None]) -> None:
@@ -383,8 +384,7 @@ class Engine(ABC):
         )
 
     def noting_draws(self, model: Any) -> AbstractContextManager[list[bool]]:
-        """Surround predict: the list is not empty once the framework's own functions have drawn in
-        its steps."""
+        """Surround predict: the list is not empty once the framework's functions have drawn."""
         del model
         return nullcontext([])
 

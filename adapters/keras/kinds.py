@@ -143,4 +143,4 @@ def _made_up(like: Any, draw: np.random.Generator, classes: int) -> Any:
     kind = keras.backend.standardize_dtype(like.dtype)
     if "float" in kind:
         return draw.uniform(0.05, 0.95, shape).astype(kind)
-    return draw.integers(0, classes, shape).astype(kind)
+    return draw.integers(0, classes, shape).astype(str if kind == "string" else kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -15,6 +16,7 @@ from dream.adapters.keras.data.sources import Arrays, DataPasses, find
 from dream.adapters.keras.update import coupling
 
 if TYPE_CHECKING:
+    from dream.adapters.keras.engine import Engine
     from dream.adapters.keras.fit import FitState
 
 
@@ -23,24 +25,25 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
 
     Arrays are shared out. Other sources are read whole on every rank, and so are arrays where the
     model couples the samples of a batch, or is not built, or draws random numbers, which are those
-    of all samples. One process with several devices leaves all that to TensorFlow.
+    of all samples. TensorFlow shares batches out over several devices of one process, and arrays
+    that a model couples, or draws for, are said on one of them.
     """
     engine, x = state.engine, given["x"]
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
     if x is None or hasattr(x, "__next__") or given["steps"] is not None:
         return type(model).predict(model, **given)
     source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
-    couples = isinstance(source, Arrays) and coupling.answers(model, engine, x)
-    if engine.pooled and couples:
-        coupling.say_coupled(model, engine)
-    if engine.pooled or couples or not isinstance(source, Arrays) or not model.built:
+    does = coupling.answers(model, engine, x) if isinstance(source, Arrays) else ""
+    if does == coupling.COUPLES or (does and engine.pooled):
+        return _alone(model, engine, given)
+    if engine.pooled or not isinstance(source, Arrays) or not model.built:
         return type(model).predict(model, **given)
     if state.looks.due():
         alike.compare_arrays(source, engine)
     # Each rank says its run of samples; the whole is the sum of runs set in zeros.
     run = np.array_split(np.arange(source.samples), engine.parts)[engine.rank]
     shown = run if len(run) else np.arange(1)
-    cut = tree.map_structure(lambda a: keras.ops.convert_to_numpy(a)[shown], x)
+    cut = tree.map_structure(lambda a: _rows(a, shown), x)
     size = -(-source.batch_size // engine.parts)
     generators = engine.generators.state()
     drawn = consistency.SeedWatch(model)
@@ -49,9 +52,20 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
     if drawn.undone() or drew:
         if generators is not None:
             engine.generators.restore(generators)
-        return type(model).predict(model, **given)
+        return _alone(model, engine, given)
     whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
     return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
+
+
+def _rows(given: Any, shown: NDArray[np.int64]) -> Any:
+    """Return rows of an array. TensorFlow's strings stay a tensor, as Keras takes them."""
+    array = keras.ops.convert_to_numpy(given)
+    return keras.ops.take(given, shown, axis=0) if array.dtype.kind == "O" else array[shown]
+
+
+def _alone(model: Any, engine: Engine, given: dict[str, Any]) -> Any:
+    """Have one device of each process say whole batches."""
+    return engine.alone(model, partial(type(model).predict, model, **given))
 
 
 def predict_on_batch(model: Any, state: FitState, given: dict[str, Any]) -> Any:

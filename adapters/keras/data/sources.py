@@ -4,7 +4,7 @@ is the same in every framework."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import Unsupported
+from dream._log import warn_once
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.randomness.start import Generators
 from dream.data.partition import check_batch_size, epoch_order
@@ -230,6 +231,28 @@ def check_auto_shard(x: Any) -> None:
             f"rows. Received: auto_shard_policy=AutoShardPolicy.{policy}. Remove it, or use "
             "AutoShardPolicy.DATA, which is what happens here."
         )
+
+
+def samples_of(rows: Sequence[int]) -> int:
+    """Return how many samples a batch has whose tensors have so many rows: the fewest, save that a
+    single row is shown to all replicas. Each sample has as many rows of every tensor, one after
+    another, where that is a whole number; else a tensor is divided by itself."""
+    return min((n for n in rows if n > 1), default=1)
+
+
+def look_at_rows(parts: int, rows: Sequence[int]) -> np.int32:
+    """Say of a batch whose tensors have so many rows if one is divided by itself. Returns 0, for a
+    graph to wait for."""
+    samples = samples_of(rows)
+    if any(n > 1 and n % samples for n in rows):
+        warn_once(
+            "A batch of tensors whose rows are no multiples of one another's is divided tensor by "
+            "tensor, and gradients and metrics count by a replica's share of the shortest: a mean "
+            "over another, and what is drawn for it, is not one device's. Received: "
+            f"{', '.join(map(str, rows))} rows for {parts} replicas. Give all tensors of a batch "
+            "one length, or a multiple of it (drop_remainder=True)"
+        )
+    return np.int32(0)
 
 
 DIGESTS = 2**23

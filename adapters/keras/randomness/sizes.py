@@ -35,6 +35,10 @@ class DrawnSizes:
         if all(isinstance(size, int) for size in dims):
             self._tried[rows].append(tuple(dims))
 
+    def drew(self) -> bool:
+        """Whether a step that was tried drew, or normalised, anything."""
+        return any(self._tried.values())
+
     def settle(self) -> bool:
         """Find out what is alike; whether some tensor's rows are neither that nor the batch's."""
         tried = [set(shapes) for shapes in self._tried.values()]

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from dream.adapters.keras import kinds, private
+from dream.adapters.keras import hooks, kinds, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.update import trial
 from dream.strategies import registry
@@ -24,8 +24,9 @@ _REMEDIES = {
     "(clipnorm=)",
 }
 
-_answers: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Of models: whether they couple the samples that they are asked about."""
+COUPLES, DRAWS = "couples", "draws"
+_answers: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""Of models: what they do with the samples that they are asked about."""
 
 
 def check(model: Any, engine: Engine, inputs: Any) -> None:
@@ -41,26 +42,27 @@ def check(model: Any, engine: Engine, inputs: Any) -> None:
         say_coupled(model, engine, what)
 
 
-def answers(model: Any, engine: Engine, inputs: Any) -> bool:
-    """Whether a model, out of training, gives a sample another output in a part of its batch; found
-    out once it is built. inputs: or their shapes and dtypes."""
+def answers(model: Any, engine: Engine, inputs: Any) -> str:
+    """COUPLES where a model, out of training, gives a sample another output in a part of its batch,
+    DRAWS where it draws random numbers, else ""; found out once it is built. inputs: or their
+    shapes and dtypes."""
     own = private.has_own_parts(model) or type(model).predict_step is not keras.Model.predict_step
     if not (model.built and private.has_call(model) and own):
-        return False
+        return ""
     if model not in _answers:
-        found = _answers_otherwise(model, engine, inputs)
+        found = _answered(model, engine, inputs)
         if found is None:
-            return False
+            return ""
         _answers[model] = found
     return _answers[model]
 
 
-def _answers_otherwise(model: Any, engine: Engine, inputs: Any) -> bool | None:
+def _answered(model: Any, engine: Engine, inputs: Any) -> str | None:
     """None where the model takes nothing that is made up."""
 
     def call(rows: slice) -> list[Array]:
         def run() -> list[Array]:
-            with trial.rehearsed(model, engine, rows):
+            with hooks.drawn_for(None), trial.rehearsed(model, engine, rows):
                 found = type(model).predict_step(model, kinds.cut(made_up, rows))
                 return [trial.array(x) for x in tree.flatten(found)]
 
@@ -73,12 +75,14 @@ def _answers_otherwise(model: Any, engine: Engine, inputs: Any) -> bool | None:
     except Exception:
         return None
     joined = [_joined(a, b) for a, b in zip(first, second, strict=True)]
+    drew = trial.drawn_by_trials(model).drew()
     if not all(trial.is_close(a, b, model) for a, b in zip(whole, again, strict=True)):
-        return False  # it draws, or gives what is no number
-    return not all(
+        return DRAWS if drew else ""  # or gives what is no number
+    alike = all(
         b is not None and a.shape == b.shape and trial.is_close(a, b, model)
         for a, b in zip(whole, joined, strict=True)
     )
+    return (DRAWS if drew else "") if alike else COUPLES
 
 
 def _joined(one: Array, other: Array) -> Array | None:

@@ -113,7 +113,8 @@ def check_test(model: Any, engine: Engine, batch: Any) -> None:
     if model in _evaluated:
         return
     _evaluated.add(model)
-    if coupling.answers(model, engine, batch[0] if isinstance(batch, tuple) else batch):
+    inputs = batch[0] if isinstance(batch, tuple) else batch
+    if coupling.answers(model, engine, inputs) == coupling.COUPLES:
         coupling.say_coupled(model, engine)
     if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
         _note_numbers(model, engine, _found(model, engine, batch, (), (), "test_step"), "test_step")

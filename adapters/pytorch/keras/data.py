@@ -7,6 +7,7 @@ each here, at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, final
 
@@ -14,7 +15,14 @@ import torch
 from keras import tree
 
 from dream.adapters.keras.data import private as private_data
-from dream.adapters.keras.data.sources import Arrays, Batches, digest_of, digest_of_bytes
+from dream.adapters.keras.data.sources import (
+    Arrays,
+    Batches,
+    digest_of,
+    digest_of_bytes,
+    look_at_rows,
+    samples_of,
+)
 from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.data.loader import dealt_of
@@ -91,13 +99,24 @@ def _batch_elements(
 ) -> Iterator[Any]:
     for batch in batches:
         flat = [t for t in tree.flatten(batch) if t is not None]
-        total, digest = len(flat[0]), _digest(flat, mixed=mixed)
-        share = divided.now.share(total, rank)
-        part = share.cut if share.count else slice(0, 1)
-        data = tree.map_structure(
-            lambda t, at=part: None if t is None else convert_to_tensor(t[at]), batch
-        )
-        yield {BATCH: data, SHARE: BatchShare.of(share, digest)}
+        rows, digest = [len(t) for t in flat], _digest(flat, mixed=mixed)
+        total = rows[0]
+        if len(set(rows)) > 1:
+            total, _ = samples_of(rows), look_at_rows(divided.now.parts, rows)
+        data = tree.map_structure(partial(_own, rank=rank, total=total, divided=divided), batch)
+        yield {BATCH: data, SHARE: BatchShare.of(divided.now.share(total, rank), digest)}
+
+
+def _own(tensor: Any, *, rank: int, total: int, divided: Divided) -> Any:
+    """Return this rank's rows of a tensor in a batch of so many samples."""
+    if tensor is None:
+        return None
+    each, rest = divmod(len(tensor), total)
+    share = divided.now.share(len(tensor) if rest else total, rank)
+    cut = share.cut if share.count else slice(0, 1)
+    if rest or each == 1:
+        return convert_to_tensor(tensor[cut])
+    return convert_to_tensor(tensor.unflatten(0, (total, each))[cut].flatten(0, 1))
 
 
 def _read(source: Batches) -> Iterator[Any]:

@@ -196,9 +196,16 @@ def of_batches(
     )
 
 
-def undivided_batches(source: Batches, digest_of: Digest) -> Callable[[int], tf.data.Dataset]:
-    """Return what gives the global batches of a source, which each step takes its run of."""
-    return _taken(source, lambda whole: {WHOLE: whole, SHARE: digest_of(whole)})
+def undivided_batches(
+    source: Batches, division: Division, digest_of: Digest
+) -> Callable[[int], tf.data.Dataset]:
+    """Return what gives the global batches of a source, which each step takes its run of. division:
+    the first."""
+
+    def take(whole: Any) -> Any:
+        return {WHOLE: whole, SHARE: _looked_at(digest_of(whole), rows_of(whole), division)}
+
+    return _taken(source, take)
 
 
 def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.data.Dataset]:
@@ -228,9 +235,66 @@ def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.da
 
 
 def _cut(whole: Any, rank: int, division: Division, digest: tf.Tensor) -> dict[str, Any]:
-    total = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int32)[0]
-    cut, share = _share(rank, division, total, digest)
-    return {BATCH: tf.nest.map_structure(lambda x: x[cut], whole), SHARE: share}
+    leaves, rows = tf.nest.flatten(whole), rows_of(whole)
+
+    def alike() -> tuple[list[Any], tf.Tensor]:
+        cut, share = _share(rank, division, rows[0], digest)
+        return [x[cut] for x in leaves], share
+
+    def unlike() -> tuple[list[Any], tf.Tensor]:
+        samples = samples_of(rows)
+        own, share = _share(rank, division, samples, digest)
+        places = tf.range(samples)[own]
+
+        def taken(x: Any, n: tf.Tensor) -> Any:
+            each, by_itself = n // samples, _share(rank, division, n, digest)[0]
+            at = tf.cond(
+                tf.equal(n % samples, 0),
+                lambda: tf.reshape(places[:, None] * each + tf.range(each), [-1]),
+                lambda: tf.range(n)[by_itself],
+            )
+            return tf.gather(x, at)
+
+        return [taken(x, n) for x, n in zip(leaves, rows, strict=True)], share
+
+    if _alike(leaves):
+        own, share = alike()
+    else:
+        own, share = tf.cond(tf.reduce_any(tf.stack(rows) != rows[0]), unlike, alike)
+        share = _looked_at(share, rows, division)
+    return {BATCH: tf.nest.pack_sequence_as(whole, own), SHARE: share}
+
+
+def rows_of(whole: Any) -> list[tf.Tensor]:
+    """Return how many rows each tensor of a batch has."""
+    return [tf.shape(x, out_type=tf.int32)[0] for x in tf.nest.flatten(whole)]
+
+
+def samples_of(rows: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return how many samples a batch has whose tensors have so many rows, as sources.samples_of
+    does."""
+    if len(rows) == 1:
+        return rows[0]
+    every = tf.stack(rows)
+    return tf.reduce_min(tf.where(every > 1, every, tf.reduce_max(every)))
+
+
+def _alike(leaves: Sequence[Any]) -> bool:
+    """Whether a batch's tensors are known to have as many rows each."""
+    known = {None if x.shape.rank is None else x.shape[0] for x in leaves}
+    return len(leaves) == 1 or (len(known) == 1 and None not in known)
+
+
+def _looked_at(share: tf.Tensor, rows: Sequence[tf.Tensor], division: Division) -> tf.Tensor:
+    """Return the share, once it is known how many rows each tensor of the batch has."""
+    every = tf.stack(rows)
+
+    def look() -> tf.Tensor:
+        return tf.numpy_function(partial(sources.look_at_rows, division.parts), [every], tf.int32)
+
+    apart = tf.reduce_any(every != every[0])
+    with tf.control_dependencies([tf.cond(apart, look, lambda: tf.constant(0))]):
+        return tf.identity(share)
 
 
 def no_digest(_: Any) -> tf.Tensor:

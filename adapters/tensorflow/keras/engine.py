@@ -88,7 +88,7 @@ class ProcessEngine(TensorFlowEngine):
             return data.Dealt(source, own.elements(source), begins=own.begin)
         digest_of = data.common_digest if self.mixed else data.own_digest
         if self._runs is not None:
-            return data.Dealt(source, data.undivided_batches(source, digest_of))
+            return data.Dealt(source, data.undivided_batches(source, self.division, digest_of))
         return data.Dealt(source, data.of_batches(source, [self.rank], self.division, digest_of))
 
     def own_of(self, element: Any) -> tuple[Any, BatchShare]:

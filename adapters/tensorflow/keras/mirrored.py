@@ -182,6 +182,16 @@ class MirroredEngine(TensorFlowEngine):
         copies: Sequence[Any] = self._distribution.experimental_local_results(held)
         return copies
 
+    def alone(self, model: Any, predict: Callable[[], Any]) -> Any:
+        self._share_seed()
+
+        def sharing() -> Any:
+            private.share_seed(self._shared_seed)
+            return predict()
+
+        with private_tensorflow.under_no_strategy(model):
+            return self.apart(sharing)
+
     def adopt_optimizer(self, optimizer: Any) -> None:
         self._check_made_here(optimizer)
         private_tensorflow.update_own_copy(optimizer)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dream.adapters.keras.engine import PLACES, SHARE, WHOLE, BatchShare
 from dream.adapters.keras.update.pace import StepClock
-from dream.adapters.tensorflow.keras.data import gathered, run
+from dream.adapters.tensorflow.keras.data import gathered, rows_of, run, samples_of
 from dream.data.partition import Division
 
 
@@ -64,13 +64,19 @@ class OwnRuns:
         """Return the run, and what share it is. One without samples is shown one that weighs
         nothing."""
         whole, places = element[WHOLE], element.get(PLACES)
-        total = tf.shape(tf.nest.flatten(whole if places is None else places)[0])[0]
+        total = samples_of(rows_of(whole if places is None else places))
         own, count, begin = run(self._edges, total, self._rank)
-        batch = (
-            tf.nest.map_structure(lambda x: x[own], whole)
-            if places is None
-            else gathered(places[own], whole)
-        )
+
+        def taken(x: Any) -> Any:
+            each, rest = tf.shape(x)[0] // total, tf.shape(x)[0] % total
+            by_itself = run(self._edges, tf.shape(x)[0], self._rank)[0]
+            first = tf.where(rest > 0, by_itself.start, own.start * each)
+            return x[first : tf.where(rest > 0, by_itself.stop, own.stop * each)]
+
+        if places is not None:
+            batch = gathered(places[own], whole)
+        else:
+            batch = tf.nest.map_structure(taken, whole)
         count, total, first = (tf.cast(number, tf.float32) for number in (count, total, begin))
         return batch, BatchShare(count, total, element[SHARE], first)
 

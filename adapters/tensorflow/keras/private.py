@@ -3,6 +3,8 @@ tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -45,6 +47,17 @@ def strategy_of(item: Any) -> Any:
     if isinstance(item, BaseOptimizer):
         return item._distribution_strategy
     return item._distribute_strategy
+
+
+@contextmanager
+def under_no_strategy(model: Any) -> Iterator[None]:
+    """Inside, Keras's trainer predicts under the strategy that its thread is in."""
+    strategy, function = model._distribute_strategy, model.predict_function
+    model._distribute_strategy = model.predict_function = None
+    try:
+        yield
+    finally:
+        model._distribute_strategy, model.predict_function = strategy, function
 
 
 def skip_symbolic_build(model: Any) -> None:

@@ -116,6 +116,11 @@ from dream.adapters.tensorflow.keras import private as private_tensorflow
 private_tensorflow.update_own_copy(model.optimizer)
 private_tensorflow.skip_symbolic_build(model)
 assert private_tensorflow.strategy_of(model) is None
+model._distribute_strategy, model.predict_function = "strategy", "function"
+with private_tensorflow.under_no_strategy(model):
+    assert (private_tensorflow.strategy_of(model), model.predict_function) == (None, None)
+assert (model._distribute_strategy, model.predict_function) == ("strategy", "function")
+model._distribute_strategy = model.predict_function = None
 assert private_tensorflow.strategy_of(model.optimizer) is not None
 import numpy
 import tensorflow as tf
