@@ -25,11 +25,14 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
 
     Arrays are shared out. Other sources are read whole on every rank, and so are arrays where the
     model couples the samples of a batch, or is not built, or draws random numbers, which are those
-    of all samples. TensorFlow shares batches out over several devices of one process, and arrays
-    that a model couples, or draws for, are said on one of them.
+    of all samples. TensorFlow shares batches out over several devices of one process; what a model
+    couples, or draws for, is said on one of them.
     """
     engine, x = state.engine, given["x"]
     given["verbose"] = given["verbose"] if engine.rank == 0 else 0
+    asked = _asked_by(x)
+    if engine.pooled and asked is not None and coupling.answers(model, engine, asked):
+        return _alone(model, engine, given)
     if x is None or hasattr(x, "__next__") or given["steps"] is not None:
         return type(model).predict(model, **given)
     source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
@@ -55,6 +58,14 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
         return _alone(model, engine, given)
     whole = [_set_in_zeros(o, run, source.samples) for o in tree.flatten(outputs)]
     return tree.pack_sequence_as(outputs, engine.communicator.all_reduce(whole, "sum"))
+
+
+def _asked_by(source: Any) -> Any:
+    """Return shapes and dtypes of what a TensorFlow dataset asks a model about; else None."""
+    said = getattr(source, "element_spec", None)
+    asked = said[0] if isinstance(said, tuple) else said
+    known = all(getattr(each, "shape", None) is not None for each in tree.flatten(asked))
+    return asked if known and all(x.shape.rank for x in tree.flatten(asked)) else None
 
 
 def _rows(given: Any, shown: NDArray[np.int64]) -> Any:

@@ -98,14 +98,18 @@ class Drawing(keras.Model):  # type: ignore[misc]
 
 @numbers
 def predictions_of_what_draws() -> list[Any]:
-    """By a generator of its own, and by Keras's."""
+    """By a generator of its own, and by Keras's; of arrays and of datasets."""
+    import tensorflow as tf
+
     keras.utils.set_random_seed(1)
     x = np.random.default_rng(0).normal(size=(11, WIDTH)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, x)).batch(4)
     found = []
     for generator in (keras.random.SeedGenerator(2), None):
         made = Drawing(generator)
         made(x[:1])
         found += [made.predict(x, batch_size=4, verbose=0) for _ in range(2)]
+        found += [made.predict(batches, verbose=0), made.predict(batches, steps=2, verbose=0)]
     return found
 
 
