@@ -338,8 +338,8 @@ def call_empty(
     except Exception as error:
         raise ConfigurationError(
             f"{type(module).__name__} cannot take an empty batch, and this rank has no sample of "
-            f"the last one. Received: {error}. Pass drop_last=True, or choose a batch_size that "
-            "leaves every rank a sample."
+            f"this one. Received: {str(error).rstrip('.')}. Pass drop_last=True where it is a "
+            "loader's last one, or choose batches that leave every rank a sample."
         ) from error
     for buffer, value in zip(running, before, strict=True):
         buffer.copy_(value)
