@@ -11,7 +11,6 @@ from weakref import WeakSet, ref
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch import private
@@ -19,6 +18,7 @@ from dream.adapters.pytorch.call_hook import CallHook, ModuleSet, hook_of, set_h
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.devices import make_room
 from dream.adapters.pytorch.errors import share_of_one
+from dream.adapters.pytorch.foreign import lazy
 from dream.adapters.pytorch.keras.entry import is_keras
 from dream.adapters.pytorch.optimizer import Forward, Training
 from dream.adapters.pytorch.private import recomputing, to_local
@@ -94,7 +94,7 @@ class ModuleRegistry:
         hook = hook_of(module)
         if isinstance(hook, DistributedModule) and hook in self.roots:
             return hook
-        refuse_uninitialised(module)
+        lazy.refuse_shapeless(module)
         if not self._takes_meta:
             refuse_meta(module)
         for part in module.modules():
@@ -300,11 +300,21 @@ class Pending(CallHook):
             if not parameters and self.inner == private.own_call(module):
                 set_hook(module, None)
             elif any(parameter.requires_grad for parameter in parameters):
+                given, shares = (*args, *kwargs.values()), self._registry.shares
+                if not lazy.has_shapes(module) and shares.of(given) is None:
+                    return self._give_shapes(args, kwargs)
                 return self._registry.distribute(module)(*args, **kwargs)
             else:
                 self._registry.note_rows((*args, *kwargs.values()))
         with self._registry.beside(module):
             return self.inner(*args, **kwargs)
+
+    def _give_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._registry.inside = True  # its parts are none by themselves
+        try:
+            return lazy.give_shapes(self.module, self.inner, args, kwargs)
+        finally:
+            self._registry.inside = False
 
 
 @final
@@ -365,16 +375,6 @@ def layout_of(module: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
     if is_keras(module):
         named = [(unnumbered(name), tensor) for name, tensor in named]
     return [(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in named]
-
-
-def refuse_uninitialised(module: nn.Module) -> None:
-    """Raise for a lazy module's parameter that has no shape yet."""
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise Unsupported(
-                f"A parameter has no shape yet, so it cannot be distributed. Received: {name} of "
-                f"{type(module).__name__}. Call the model once under torch.no_grad() first."
-            )
 
 
 def refuse_meta(module: nn.Module) -> None:

@@ -137,7 +137,7 @@ def single_samples_and_shapeless_parameters(env: Env) -> Figures:
         lazy = nn.LazyLinear(4)
         return {
             "single": refusal(lambda: DataLoader(samples_of(5), batch_size=None)),
-            "lazy": refusal(lambda: lazy(torch.ones(2, 8))),
+            "lazy": refusal(lambda: lazy(torch.ones(2, 8)).sum().backward()),
         }
 
 

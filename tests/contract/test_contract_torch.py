@@ -398,7 +398,7 @@ def test_one_device_under_several_ranks_is_refused(job: Job, case: str) -> None:
 def test_what_cannot_be_dealt_or_reduced_is_refused(job: Job, case: str) -> None:
     for rank in job.figures(case):
         assert_raised(rank["single"], "Unsupported", "TensorDataset", "batch_size=None")
-        assert_raised(rank["lazy"], "Unsupported", "weight")
+        assert_raised(rank["lazy"], "Unsupported", "first call of LazyLinear")
 
 
 @over("a_model_that_cannot_take_an_empty_batch")

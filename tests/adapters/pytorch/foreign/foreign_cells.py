@@ -120,6 +120,20 @@ def channels_last(block: Block) -> torch.Tensor:
         )
 
 
+def lazy_layers(block: Block) -> torch.Tensor:
+    """Shapes come by a call on no batch, with gradients on."""
+    with block:
+        model = nn.Sequential(
+            nn.LazyLinear(8),
+            nn.LazyBatchNorm1d(),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.LazyLinear(CLASSES),
+        )
+        model(torch.randn(4, FEATURES))
+        return trained(model, data())
+
+
 def packed_sequences(block: Block) -> torch.Tensor:
     with block:
         return trained(Reader(packs=True), words(48))
@@ -213,7 +227,8 @@ def late_and_bare(block: Block) -> torch.Tensor:
 CELLS: dict[str, Callable[[Block], torch.Tensor]] = {
     cell.__name__: cell
     for cell in (
-        sparse_gradients, parametrized, channels_last, packed_sequences, recurrent_net_saved_whole,
+        sparse_gradients, parametrized, channels_last, lazy_layers, packed_sequences,
+        recurrent_net_saved_whole,
         small_layers_beside_frozen, called_functionally, compiled_with_batch_norm, loss_compiled,
         regression_by_hand, late_and_bare,
     )
