@@ -349,7 +349,7 @@ def call_empty(
         raise ConfigurationError(
             f"{type(module).__name__} cannot take an empty batch, and this rank has no sample of "
             f"this one. Received: {str(error).rstrip('.')}. Pass drop_last=True where it is a "
-            "loader's last one, or choose batches that leave every rank a sample."
+            "loader's last one, or choose a batch_size, or batches, that leave every rank a sample."
         ) from error
     for buffer, value in zip(running, before, strict=True):
         buffer.copy_(value)
