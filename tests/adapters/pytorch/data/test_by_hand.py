@@ -18,6 +18,7 @@ UNLIKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_what_is_read_alike_is_one_devices(ranks: int) -> None:
     """What samples draw as they are read is no draw of the loop's, of which a line would tell."""
