@@ -84,7 +84,7 @@ class DdpModule(DistributedModule, Bearer):
         self._shares = False  # parameters that another module reduces
         self._reducer: Any = None
         self._riders: Riders | None = None
-        self._lane: MessageSlot | None = None
+        self._slot: MessageSlot | None = None
         self._riding: Sequence[float] = ()
         self._alone: torch.Tensor | None = None
         self._norms = batch_norm.norms(module)
@@ -147,13 +147,13 @@ class DdpModule(DistributedModule, Bearer):
     def carry(
         self, message: Numbers, loss: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        lane = self._lane if self._begins else None
-        if lane is None or isinstance(message, torch.Tensor) or not lane.write(message):
+        slot = self._slot if self._begins else None
+        if slot is None or isinstance(message, torch.Tensor) or not slot.write(message):
             return super().carry(message, loss)
         self.backwards.expect(self.trained)
         self._runner.buckets.reduced = False
         assert self._runner.message is not None
-        return self._runner.message, lane.nothing
+        return self._runner.message, slot.nothing
 
     def send(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         carrier = self._runner.message
@@ -209,8 +209,8 @@ class DdpModule(DistributedModule, Bearer):
         if self._riders is not None:
             ridden: Sequence[float] = self._riders.means
             return ridden
-        if self._lane is not None:
-            return self._lane.read()
+        if self._slot is not None:
+            return self._slot.read()
         carrier = self._runner.message
         assert carrier is not None
         assert carrier.grad is not None
@@ -239,7 +239,7 @@ class DdpModule(DistributedModule, Bearer):
             self._ddp = None
             self._runner.forget_buckets()
             self._forward = self._runner.forward
-        self._riders = self._reducer = self.late = self._lane = self._alone = None
+        self._riders = self._reducer = self.late = self._slot = self._alone = None
         del group
         self.backwards.came()  # a backward of its calls is averaged by nobody
         self.backwards.stop()
@@ -348,7 +348,7 @@ class DdpModule(DistributedModule, Bearer):
                 self._riders = self._settings.riders_of(self._runner)
             if self._riders is None and self.late is None:
                 self._runner.message = message = self._new_message()
-                self._lane = None if devices.is_away(message) else MessageSlot(message)
+                self._slot = None if devices.is_away(message) else MessageSlot(message)
             if self.registry.communicator.world_size > 1:
                 self.registry.settle(self.module)
                 self._join(taken)
