@@ -35,7 +35,7 @@ class Ring(Wire):
 
     The core matches tensors by name, and TensorFlow gives it the name of a graph's node. So each
     collective is a small function of its own, in which that name is the one that torch's side
-    takes, wherever it is called from. A counter that they all write keeps them in order.
+    takes, wherever it is called from. A variable that they all write keeps them in order.
     """
 
     def __init__(self, ranks: Any) -> None:
@@ -43,7 +43,7 @@ class Ring(Wire):
         self._members = list(ranks.ranks or range(hvd.size()))
         self._functions: dict[tuple[Any, ...], Any] = {}
         with tf.init_scope(), tf.device("CPU:0"):
-            self._order = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._order = tf.Variable([0], dtype=tf.int64, trainable=False)  # which it stays
 
     @property
     def name(self) -> str:
@@ -131,17 +131,22 @@ class Ring(Wire):
         with _translated():
             return list(self._functions[key](*inputs))
 
+    def _turn(self) -> tf.Tensor:
+        """Return what the variable holds, once it is this operation's turn. It is assigned to:
+        TensorFlow's optimizer leaves out what adds nothing."""
+        return self._order.assign([0]).value()
+
     def _made(self, act: Callable[..., list[tf.Tensor]], inputs: list[tf.Tensor]) -> Any:
         """`act` as a function of flat tensors of any length, on the CPU. Eagerly too: only the ops
         of a graph have the names that the ring goes by, here and in another framework."""
 
         def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
             with tf.device("CPU:0"):
-                turn = self._order.assign_add(1).value()
-                results = act(*[_not_constant(x, turn) for x in tensors])
+                zero = self._turn()
+                results = act(*[_not_constant(x, zero) for x in tensors])
                 # a rank that has no use for the result must take part all the same
                 with tf.control_dependencies(results):
-                    self._order.assign_add(1)
+                    self._turn()
                 return results
 
         signature = [tf.TensorSpec([0 if x.shape == (0,) else None], x.dtype) for x in inputs]
@@ -150,11 +155,11 @@ class Ring(Wire):
             return function.get_concrete_function(*signature)
 
 
-def _not_constant(x: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
-    """`x`, of shape (n,), once `turn` is taken. The core's ops are not marked as having effects:
-    TensorFlow's optimizer would run them itself, once, where all of their inputs are constant."""
-    start = tf.minimum(turn, 0)  # 0, since a turn is at least 1
-    return tf.ensure_shape(tf.slice(x, start[None], [-1]), x.shape)
+def _not_constant(x: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+    """Return `x`, of shape (n,), cut from where a variable says. The core's ops are not marked as
+    having effects: TensorFlow's optimizer would run them itself, once, where all of their inputs
+    are constant."""
+    return x if x.shape == (0,) else tf.slice(x, zero, [-1])
 
 
 @contextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, final
+from typing import Any
 
-import keras
 from numpy.typing import NDArray
 
 from dream._adapter import Plan
 from dream._errors import Unsupported
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.keras.update.auto_recompute import Chooser
@@ -22,46 +22,6 @@ from dream.data.partition import Divided, Division, Share
 from dream.mixed.resync import Resyncs
 from dream.strategies.spec import Framework
 from dream.update.update import UpdateOptions
-
-SHARE = "dream.share"
-BATCH = "dream.batch"
-PARTS = "dream.parts"
-MORE = "dream.more"
-WHOLE = "dream.whole"
-PLACES = "dream.places"
-"""Keys of a dealt element: {SHARE: a `BatchShare` or its numbers, BATCH: what the model is
-given}; or {PARTS: such an element for each part that is here}; or, where each rank reads data of
-its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...}; or, where
-shares change, {SHARE: a digest, WHOLE: a global batch}, or with PLACES, where it is in WHOLE."""
-
-
-@final
-class BatchShare(NamedTuple):
-    """A part's share of a global batch, in numbers or scalar tensors.
-
-    count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
-    the global batch, so that ranks can tell when they read different ones. first: where the part's
-    samples begin in it; None where they are dealt out. rows: of this part's batch, as it is shown.
-    """
-
-    count: Any
-    total: Any
-    digest: Any = 0.0
-    first: Any = None
-    rows: Any = None
-
-    @classmethod
-    def of(cls, share: Share, digest: float = 0.0) -> BatchShare:
-        """Return the one in plain numbers."""
-        return cls(share.count, share.total, digest, share.first if share.most else None)
-
-    @property
-    def fraction(self) -> Any:
-        """In float64: models of that dtype are weighed by it too."""
-        if not keras.ops.is_tensor(self.count):
-            return float(self.count) / float(self.total)
-        return keras.ops.cast(self.count, "float64") / keras.ops.cast(self.total, "float64")
-
 
 Array = NDArray[Any]
 LossGradients = Callable[[Sequence[Array]], Sequence[Array]]

@@ -18,8 +18,10 @@ from keras import tree
 
 from dream._patches import value_set
 from dream.adapters.keras import kinds, losses, private
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.update import trial
+from dream.adapters.keras.update.step_states import StepStates
 
 _NEITHER = (
     "The metric {!r} gives one number for a batch, and replicas average those of their shares. "
@@ -40,11 +42,14 @@ _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 class StepFigures:
     """The results and figures of one step on a part's share."""
 
-    def __init__(self, engine: Engine, share: BatchShare, step: str) -> None:
-        """step: the name of the one that is taken."""
+    def __init__(
+        self, engine: Engine, share: BatchShare, step: str, states: StepStates | None = None
+    ) -> None:
+        """step: the name of the one that is taken. states: what metrics add up in it."""
         self.engine = engine
         self.share = share
         self.step = step
+        self.states = StepStates(()) if states is None else states
         self.numbers: list[tuple[Any, Any]] = []
         self._results: list[tuple[Any, Any]] = []
 
@@ -183,10 +188,11 @@ def _results(self: Any) -> dict[str, Any]:
 
 
 def _result(self: Any) -> Any:
-    found = type(self).result(self)
     figures = _noting.get()
-    if figures is not None:
-        figures.note(self, found)
+    if figures is None:
+        return type(self).result(self)
+    found = figures.states.result(self)
+    figures.note(self, found)
     return found
 
 
@@ -196,7 +202,7 @@ def _update_state(
     figures = _noting.get()
     if figures is not None:
         values, sample_weight = figures.of_update(self, values, sample_weight, tracks=tracks)
-    type(self).update_state(self, values, sample_weight=sample_weight)
+    _add(self, type(self).update_state, values, sample_weight)
 
 
 def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -206,7 +212,15 @@ def _update_by_function(self: Any, y_true: Any, y_pred: Any, sample_weight: Any 
     weight = private.masked_weights(sample_weight, mask, self.dtype, "sum")
     if figures is not None and weight is None and _is_scalar(value):
         value, weight = figures.of_function(self, value, (None, y_true, y_pred))
-    keras.metrics.Mean.update_state(self, value, sample_weight=weight)
+    _add(self, keras.metrics.Mean.update_state, value, weight)
+
+
+def _add(metric: Any, update: Any, values: Any, weight: Any) -> None:
+    figures = _noting.get()
+    if figures is None:
+        update(metric, values, sample_weight=weight)
+    else:
+        figures.states.add(metric, update, values, weight)
 
 
 _track = partial(_update_state, tracks=True)

@@ -23,7 +23,8 @@ from dream._errors import Unsupported
 from dream._log import warn_once
 from dream._patches import value_set
 from dream.adapters.keras import private
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.kinds import CUTS, ROWS, Kind, cut, kinds_of, made_up
 from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.trial_draws import OneRow, generators_kept

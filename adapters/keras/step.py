@@ -6,7 +6,7 @@ One sum over the parts carries gradients, metric states, running statistics and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import keras
@@ -15,9 +15,11 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
-from dream.adapters.keras.engine import BATCH, MORE, PARTS, SHARE, WHOLE, BatchShare, Engine
+from dream.adapters.keras.data.share import BATCH, MORE, PARTS, SHARE, WHOLE, BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness import sizes
 from dream.adapters.keras.update import batch_norm, in_python, own_step
+from dream.adapters.keras.update.step_states import StepStates
 
 
 def train_step(model: Any, engine: Engine, element: Any) -> Any:
@@ -114,7 +116,10 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         share = element[SHARE]
         if not isinstance(share, BatchShare):
             # TensorFlow's iterator over GPUs knows no sizes; the last number is of runs alone
-            many = share.shape[0] or (3 if engine.division.weights is None else 4)
+            many = share.shape[0]
+            if many == 0:
+                return element[BATCH], BatchShare.even(_length(element[BATCH]), engine.parts)
+            many = many or (3 if engine.division.weights is None else 4)
             share = BatchShare(*(share[place] for place in range(many)))
         return element[BATCH], share
     return element, BatchShare(1.0, float(engine.parts))
@@ -134,15 +139,18 @@ class _GlobalSums:
         self._statistics = statistics_of(model) if statistics else []
         self._in_micros = statistics and engine.update_options.accumulates
         self._before = engine.copies(self._metrics)
+        beside = not engine.pooled and not self._in_micros
+        self._states = StepStates.of(model) if beside else StepStates(())
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
         step = "train_step" if statistics else "test_step"
-        self._figures = figures.StepFigures(engine, share, step)
+        self._figures = figures.StepFigures(engine, share, step, self._states)
         figures.watch(model)
         if not self._goes_on:
             with engine.after(batch):
                 for variable in self._metrics:
-                    variable.assign(keras.ops.zeros_like(variable))
+                    if variable not in self._states:
+                        variable.assign(keras.ops.zeros_like(variable))
 
     def noting(self) -> AbstractContextManager[None]:
         """Surround the part of a step that updates metrics and asks for their results."""
@@ -191,7 +199,7 @@ class _GlobalSums:
         states: list[Any] = []
         kept: list[int] = []
         for variable, before in zip(self._metrics, self._before, strict=True):
-            state = variable.value
+            state = self._states.of_variable(variable)
             if id(variable) in counted_once:
                 # torch knows every length and counts samples: so do all where one is torch
                 weight = share.total if engine.mixed else 1.0
@@ -215,16 +223,15 @@ class _GlobalSums:
 
     def _global_logs(self, logs: Any, states: list[Any], told: list[Any]) -> Any:
         """Return the step's logs of all parts: metrics' results anew, other figures as they are."""
-        if self._engine.pooled:
-            mapping = list(zip(self._metrics, states, strict=True))
-            if not self._goes_on:
-                for variable, whole in mapping:
-                    variable.assign(self._engine.held_here(whole))
-            with keras.StatelessScope(state_mapping=mapping):
-                return self._figures.of_all(logs, told)
-        for variable, before, gain in zip(self._metrics, self._before, states, strict=True):
-            variable.assign(before + gain)
-        return self._figures.of_all(logs, told)
+        # A metric that is not Keras's own may change its variables as it tells its result.
+        engine, alone = self._engine, all(v in self._states for v in self._metrics)
+        if not engine.pooled:
+            states = [before + gain for before, gain in zip(self._before, states, strict=True)]
+        mapping = list(zip(self._metrics, states, strict=True))
+        for variable, whole in [] if self._goes_on else mapping:
+            variable.assign(engine.held_here(whole))
+        with keras.StatelessScope(mapping) if engine.pooled or alone else nullcontext():
+            return self._figures.of_all(logs, told)
 
 
 def _accumulated(model: Any, engine: Engine, batch: Any, fraction: Any) -> optimizer.Update:

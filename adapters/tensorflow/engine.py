@@ -12,8 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import unweighed
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.tensorflow import private
@@ -43,8 +44,10 @@ class TensorFlowEngine(Engine):
     def weigh(self, tensors: Sequence[Any], weight: Any) -> list[Any]:
         return [slices.times(t, weight) for t in tensors]
 
-    def keep(self, share: Any, tensors: Sequence[Any]) -> list[Any]:
-        there = share[0] > 0
+    def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
+        if not tf.is_tensor(share.count):
+            return list(tensors) if share.count > 0 else [tf.zeros_like(t) for t in tensors]
+        there = share.count > 0
         return [tf.where(there, t, tf.zeros_like(t)) for t in tensors]
 
     def copies(self, variables: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,8 @@ from dream import stall
 from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.keras.consistency import seeds_of, statistics_of
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import check_loss, forward
 from dream.adapters.keras.hooks import unscaled_losses
 from dream.adapters.keras.optimizer import reduced_scope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, reduce
+from itertools import groupby
 from math import prod
 from typing import Any, final
 
@@ -23,6 +24,22 @@ _COMBINE: dict[Combine, Callable[..., tf.Tensor]] = {
     "max": tf.maximum,
     "product": tf.multiply,
 }
+
+
+def scalars_in_rows(
+    tensors: Sequence[tf.Tensor], add: Callable[[list[tf.Tensor]], list[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Return what `add` gives for tensors, of which neighbouring scalars of a dtype go as a row: it
+    is two operations in a graph then, not two for each."""
+    sent: list[tf.Tensor] = []
+    counts: list[int] = []
+    for dtype, run in groupby(tensors, lambda t: t.dtype if t.shape.rank == 0 else None):
+        each = list(run)
+        row = dtype is not None and len(each) > 1
+        sent += [tf.stack(each)] if row else each
+        counts += [len(each)] if row else [0] * len(each)
+    sums = zip(add(sent), counts, strict=True)
+    return [x for total, n in sums for x in (tf.unstack(total, num=n) if n else [total])]
 
 
 @final

@@ -13,8 +13,9 @@ from dream._errors import Unsupported
 from dream._log import logger
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.alike import digest_of_arrays
+from dream.adapters.keras.data.share import BATCH, SHARE, BatchShare
 from dream.adapters.keras.data.sources import DIGESTS
-from dream.adapters.keras.engine import BATCH, SHARE, BatchShare, Engine
+from dream.adapters.keras.engine import Engine
 from dream.data.alike import Looks
 
 Arguments = dict[str, Any]

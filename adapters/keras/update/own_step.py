@@ -15,7 +15,8 @@ from keras import ops
 
 from dream._errors import Unsupported
 from dream.adapters.keras import consistency, kinds, optimizer, private
-from dream.adapters.keras.engine import Array, BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.figures import StepFigures, note_update
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial

@@ -15,6 +15,7 @@ import torch
 from keras import tree
 
 from dream.adapters.keras.data import private as private_data
+from dream.adapters.keras.data.share import BATCH, SHARE, BatchShare
 from dream.adapters.keras.data.sources import (
     Arrays,
     Batches,
@@ -23,7 +24,6 @@ from dream.adapters.keras.data.sources import (
     look_at_rows,
     samples_of,
 )
-from dream.adapters.keras.engine import BATCH, SHARE, BatchShare
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.pytorch.data.loader import dealt_of
 from dream.data.partition import Divided, global_batches

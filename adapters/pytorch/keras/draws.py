@@ -10,7 +10,7 @@ import keras
 import torch
 
 from dream._log import warn_once
-from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, is_written
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.pytorch.randomness.calls import patches

@@ -11,7 +11,8 @@ from keras import tree
 
 from dream._adapter import Loss, Weight
 from dream.adapters.keras import consistency, optimizer, recompute
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import check_loss, forward, score
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.drift import guard_of

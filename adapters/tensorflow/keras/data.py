@@ -12,8 +12,8 @@ from keras import tree
 
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data import sources
+from dream.adapters.keras.data.share import BATCH, PARTS, PLACES, SHARE, WHOLE
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BATCH, PARTS, PLACES, SHARE, WHOLE
 from dream.adapters.tensorflow.engine import of_any_length
 from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.data.partition import Division
@@ -61,12 +61,15 @@ def whole_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
 
 
 def of_arrays(
-    source: Arrays, ranks: Sequence[int], division: Division
+    source: Arrays, ranks: Sequence[int], division: Division, *, even: bool = False
 ) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks`, a global batch an element: {PARTS: a share each}, or
-    the share where it is of one rank."""
+    the share where it is of one rank. even: whether that may be of a length which the step's graph
+    knows, without its numbers, where each batch is as long and each part of it too."""
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
+        if even and _divides_evenly(at, division):
+            return {BATCH: gathered(at[ranks[0] :: division.parts], whole), SHARE: tf.zeros([0])}
         total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 
@@ -143,6 +146,12 @@ def _part(
 ) -> dict[str, Any]:
     cut, share = _share(rank, division, total, tf.constant(0.0))  # without a digest
     return {BATCH: gathered(of_any_length(at[cut]), whole), SHARE: share}
+
+
+def _divides_evenly(at: tf.Tensor, division: Division) -> bool:
+    """Whether batches are of one known length, which each part has as much of."""
+    length = at.shape[0]
+    return division.weights is None and bool(length) and length % division.parts == 0
 
 
 def _share(

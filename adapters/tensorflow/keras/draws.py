@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dream._log import warn_once
 from dream.adapters.keras import hooks
-from dream.adapters.keras.engine import BatchShare
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.randomness.draws import ShareRows, is_written
 from dream.adapters.tensorflow import private
 

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from dream._adapter import Plan
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import Array, BatchShare, LossGradients
+from dream.adapters.keras.engine import Array, LossGradients
 from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
@@ -21,6 +22,7 @@ from dream.adapters.tensorflow.keras.mirrored import MirroredEngine
 from dream.adapters.tensorflow.keras.pace import GraphClock, OwnRuns
 from dream.adapters.tensorflow.keras.parted import PartedBatches
 from dream.adapters.tensorflow.randomness import TensorFlowGenerators
+from dream.adapters.tensorflow.tensors import scalars_in_rows
 from dream.collectives import Communicator
 from dream.update.update import UpdateOptions
 
@@ -65,9 +67,11 @@ class ProcessEngine(TensorFlowEngine):
         return slices.total(tensors, self._added, self.rank, self.parts)
 
     def _added(self, tensors: list[Any]) -> list[Any]:
-        return list(self._adding.all_reduce(tensors, "sum"))
+        return scalars_in_rows(tensors, lambda t: list(self._adding.all_reduce(t, "sum")))
 
     def one_hot(self, share: BatchShare) -> list[Any]:
+        if share.digest is None:
+            return []
         return [tf.one_hot(self.rank, self.parts) * share.digest]
 
     def common(self, gradients: Sequence[Any], received: str) -> list[Any]:
@@ -78,7 +82,8 @@ class ProcessEngine(TensorFlowEngine):
             return data.Dealt(source, data.whole_arrays(source))
         if self._runs is not None:
             return data.Dealt(source, data.undivided_arrays(source))
-        return data.Dealt(source, data.of_arrays(source, [self.rank], self.division))
+        shares = data.of_arrays(source, [self.rank], self.division, even=not self.mixed)
+        return data.Dealt(source, shares)
 
     def batches(self, source: Batches) -> Any:
         if self.parts == 1:

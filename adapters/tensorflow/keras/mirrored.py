@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.keras import hooks, private
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
-from dream.adapters.keras.engine import BatchShare
 from dream.adapters.keras.forward import unweighed
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices

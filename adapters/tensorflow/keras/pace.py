@@ -8,7 +8,7 @@ from typing import Any, final
 
 import tensorflow as tf
 
-from dream.adapters.keras.engine import PLACES, SHARE, WHOLE, BatchShare
+from dream.adapters.keras.data.share import PLACES, SHARE, WHOLE, BatchShare
 from dream.adapters.keras.update.pace import StepClock
 from dream.adapters.tensorflow.keras.data import gathered, rows_of, run, samples_of
 from dream.data.partition import Division

@@ -9,8 +9,8 @@ from typing import Any, final
 import tensorflow as tf
 
 from dream._errors import ConfigurationError, Desynchronized, Unsupported
+from dream.adapters.keras.data.share import BATCH, MORE, SHARE, BatchShare
 from dream.adapters.keras.data.sources import Batches
-from dream.adapters.keras.engine import BATCH, MORE, SHARE, BatchShare
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.engine import rows_of
 from dream.adapters.tensorflow.tracing import as_it_stands

@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras import ops
 
 from dream.adapters.keras import hooks, losses
-from dream.adapters.keras.engine import BatchShare, Engine
+from dream.adapters.keras.data.share import BatchShare
+from dream.adapters.keras.engine import Engine
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.keras.draws import GraphRows, drawing
 from dream.adapters.tensorflow.parallel.pipeline.checks import check_drawn, check_kept, seeds_in
