@@ -69,7 +69,8 @@ def of_arrays(
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
         if even and _divides_evenly(at, division):
-            return {BATCH: gathered(at[ranks[0] :: division.parts], whole), SHARE: tf.zeros([0])}
+            runs = [gathered(at[rank :: division.parts], whole) for rank in ranks]
+            return _of_ranks([{BATCH: run, SHARE: tf.zeros([0])} for run in runs])
         total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 

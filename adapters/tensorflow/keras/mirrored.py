@@ -89,7 +89,7 @@ class MirroredEngine(TensorFlowEngine):
         return self._adding.all_reduce(sums, "sum")
 
     def one_hot(self, share: BatchShare) -> list[Any]:
-        if not self.several_processes:
+        if not self.several_processes or share.digest is None:
             return []  # one process reads one source
         return [tf.one_hot(self.here[_replica()], self.parts) * share.digest]
 
@@ -97,7 +97,8 @@ class MirroredEngine(TensorFlowEngine):
         return tf.zeros_like(whole) if _replica() else whole
 
     def arrays(self, source: Arrays) -> Any:
-        return self._dealt(source, data.of_arrays(source, self.here, self.division))
+        even = not self._ahead  # TensorFlow's iterator over devices leaves lengths out
+        return self._dealt(source, data.of_arrays(source, self.here, self.division, even=even))
 
     def batches(self, source: Batches) -> Any:
         digest_of = data.own_digest if self.several_processes else data.no_digest

@@ -473,3 +473,30 @@ def datasets_of_unknown_length(block: Block) -> Figures:
         data = data.batch(BATCH)
         figures = counted(model, data, batch_size=None, validation_data=data)
         return {**figures, "said": model.evaluate(data, verbose=0)}
+
+
+class Spread(keras.metrics.MeanMetricWrapper):
+    """A result of its own, of what Keras adds up."""
+
+    def __init__(self) -> None:
+        super().__init__(keras.losses.mean_squared_error, "spread")
+
+    def result(self) -> Any:
+        return ops.sqrt(super().result())
+
+
+@case
+def batches_all_of_one_length(block: Block) -> Figures:
+    """TensorFlow knows it then, in plain Keras and where parts have as much of each."""
+    keras.utils.set_random_seed(3)
+    x, y = arrays(3 * BATCH)
+    y = np.eye(4, dtype=np.float32)[y]
+    weights = np.linspace(0.0, 2.0, len(y)).astype(np.float32)
+    with block:
+        model = compiled(
+            net(layers.Dropout(0.4), layers.BatchNormalization()),
+            loss=keras.losses.CategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy", keras.metrics.RootMeanSquaredError()],
+            weighted_metrics=[Spread(), "mae"],
+        )
+        return fitted(model, x, y, sample_weight=weights, validation_data=(x[::-1], y))

@@ -71,3 +71,22 @@ def brought_ahead(options: dict[str, Any]) -> dict[str, Any]:
     MirroredEngine._ahead = property(lambda _: True)
     assert tf.config.list_logical_devices("CPU")
     return of_a_fit("mirrored", options)
+
+
+def lengths_of_a_fit(options: dict[str, Any], samples: int) -> list[int | None]:
+    """The lengths that the graph of fit's step has for a part's batches, of so many samples."""
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((samples, 3), np.float32), draw.integers(0, 2, samples)
+    seen: list[int | None] = []
+
+    class Noting(keras.layers.Layer):
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training and "one_step" in getattr(x.graph, "name", ""):
+                seen.append(x.shape[0])
+            return x
+
+    with dream.strategy("mirrored", framework="tensorflow", **options):
+        model = keras.Sequential([keras.Input((3,)), Noting(), keras.layers.Dense(2)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+    return seen

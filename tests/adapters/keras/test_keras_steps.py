@@ -29,6 +29,7 @@ NAMES = [
     "batches_of_a_loader_by_hand",
     "data_of_unknown_length",
     "datasets_of_unknown_length",
+    "batches_all_of_one_length",
 ]
 pytestmark = pytest.mark.slow
 ranks = ranks_of("keras_steps")
