@@ -117,8 +117,9 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         if not isinstance(share, BatchShare):
             # TensorFlow's iterator over GPUs knows no sizes; the last number is of runs alone
             many = share.shape[0]
-            if many == 0:
-                return element[BATCH], BatchShare.even(_length(element[BATCH]), engine.parts)
+            if many in (0, 1):
+                rows, digest = _length(element[BATCH]), share[0] if many else None
+                return element[BATCH], BatchShare.even(rows, engine.parts, digest)
             many = many or (3 if engine.division.weights is None else 4)
             share = BatchShare(*(share[place] for place in range(many)))
         return element[BATCH], share

@@ -15,10 +15,10 @@ MORE = "dream.more"
 WHOLE = "dream.whole"
 PLACES = "dream.places"
 """Keys of a dealt element: {SHARE: a `BatchShare` or its numbers, BATCH: what the model is
-given}, no numbers where every batch is divided alike; or {PARTS: such an element for each part that
-is here}; or, where each rank reads data of its own, {SHARE: the samples of its batch, MORE: whether
-another one follows, BATCH: ...}; or, where shares change, {SHARE: a digest, WHOLE: a global batch},
-or with PLACES, where it is in WHOLE."""
+given}, no numbers but a digest, if any, where every batch is divided alike; or {PARTS: such an
+element for each part that is here}; or, where each rank reads data of its own, {SHARE: the samples
+of its batch, MORE: whether another one follows, BATCH: ...}; or, where shares change, {SHARE: a
+digest, WHOLE: a global batch}, or with PLACES, where it is in WHOLE."""
 
 
 @final
@@ -43,9 +43,9 @@ class BatchShare(NamedTuple):
         return cls(share.count, share.total, digest, share.first if share.most else None)
 
     @classmethod
-    def even(cls, rows: int, parts: int) -> BatchShare:
+    def even(cls, rows: int, parts: int, digest: Any = None) -> BatchShare:
         """Return a part's share of a batch of which every part has so many rows."""
-        return cls(float(rows), float(rows * parts), None)
+        return cls(float(rows), float(rows * parts), digest)
 
     @property
     def fraction(self) -> Any:

@@ -68,7 +68,7 @@ def of_arrays(
     knows, without its numbers, where each batch is as long and each part of it too."""
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
-        if even and _divides_evenly(at, division):
+        if even and _divides_evenly([at], division):
             runs = [gathered(at[rank :: division.parts], whole) for rank in ranks]
             return _of_ranks([{BATCH: run, SHARE: tf.zeros([0])} for run in runs])
         total = tf.size(at)
@@ -149,10 +149,11 @@ def _part(
     return {BATCH: gathered(of_any_length(at[cut]), whole), SHARE: share}
 
 
-def _divides_evenly(at: tf.Tensor, division: Division) -> bool:
-    """Whether batches are of one known length, which each part has as much of."""
-    length = at.shape[0]
-    return division.weights is None and bool(length) and length % division.parts == 0
+def _divides_evenly(leaves: Sequence[Any], division: Division) -> bool:
+    """Whether a batch's tensors are of one known length, which each part has as much of."""
+    length = leaves[0].shape[0] if leaves[0].shape.rank else None
+    known = bool(length) and _alike(leaves)
+    return known and division.weights is None and length % division.parts == 0
 
 
 def _share(
@@ -194,16 +195,29 @@ Digest = Callable[[Any], tf.Tensor]
 
 
 def of_batches(
-    source: Batches, ranks: Sequence[int], division: Division, digest_of: Digest
+    source: Batches,
+    ranks: Sequence[int],
+    division: Division,
+    digest_of: Digest,
+    *,
+    even: bool = False,
 ) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks` of global batches that a source yields, each with the
     digest of its batch. A generator, and what epochs end within, is read as far ahead as Keras
     reads it, and no further: what it draws from may be drawn from elsewhere, and an epoch's end or
-    a validation may change the batches that come after it."""
-    return _taken(
-        source,
-        lambda whole: _of_ranks([_cut(whole, rank, division, digest_of(whole)) for rank in ranks]),
-    )
+    a validation may change the batches that come after it. even: as of arrays."""
+
+    def deal(whole: Any) -> Any:
+        if even and _divides_evenly(tf.nest.flatten(whole), division):
+            digest = digest_of(whole)[None]
+            runs = [
+                tf.nest.map_structure(lambda x, rank=rank: x[rank :: division.parts], whole)
+                for rank in ranks
+            ]
+            return _of_ranks([{BATCH: run, SHARE: digest} for run in runs])
+        return _of_ranks([_cut(whole, rank, division, digest_of(whole)) for rank in ranks])
+
+    return _taken(source, deal)
 
 
 def undivided_batches(

@@ -94,7 +94,8 @@ class ProcessEngine(TensorFlowEngine):
         digest_of = data.common_digest if self.mixed else data.own_digest
         if self._runs is not None:
             return data.Dealt(source, data.undivided_batches(source, self.division, digest_of))
-        return data.Dealt(source, data.of_batches(source, [self.rank], self.division, digest_of))
+        shares = data.of_batches(source, [self.rank], self.division, digest_of, even=not self.mixed)
+        return data.Dealt(source, shares)
 
     def own_of(self, element: Any) -> tuple[Any, BatchShare]:
         assert self._runs is not None

@@ -97,12 +97,13 @@ class MirroredEngine(TensorFlowEngine):
         return tf.zeros_like(whole) if _replica() else whole
 
     def arrays(self, source: Arrays) -> Any:
-        even = not self._ahead  # TensorFlow's iterator over devices leaves lengths out
-        return self._dealt(source, data.of_arrays(source, self.here, self.division, even=even))
+        shares = data.of_arrays(source, self.here, self.division, even=self._even)
+        return self._dealt(source, shares)
 
     def batches(self, source: Batches) -> Any:
         digest_of = data.own_digest if self.several_processes else data.no_digest
-        return self._dealt(source, data.of_batches(source, self.here, self.division, digest_of))
+        shares = data.of_batches(source, self.here, self.division, digest_of, even=self._even)
+        return self._dealt(source, shares)
 
     def placed(self, elements: Sequence[Any]) -> Any:
         self._share_seed()
@@ -131,6 +132,12 @@ class MirroredEngine(TensorFlowEngine):
         """Whether shares are brought to the devices before their step. On CPUs they are there, and
         TensorFlow's iterator over devices costs more than the step of a small model."""
         return any("CPU" not in device for device in self._distribution.extended.worker_devices)
+
+    @property
+    def _even(self) -> bool:
+        """Whether shares may be of a length that is known: TensorFlow's iterator over devices
+        leaves lengths out."""
+        return not self._ahead
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:
         """Place elements by turns on the devices, as they come."""
