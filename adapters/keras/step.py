@@ -118,8 +118,8 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
             # TensorFlow's iterator over GPUs knows no sizes; the last number is of runs alone
             many = share.shape[0]
             if many in (0, 1):
-                rows, digest = _length(element[BATCH]), share[0] if many else None
-                return element[BATCH], BatchShare.even(rows, engine.parts, digest)
+                batch, digest = element[BATCH], share[0] if many else None
+                return batch, BatchShare.even(batch, engine.parts, digest)
             many = many or (3 if engine.division.weights is None else 4)
             share = BatchShare(*(share[place] for place in range(many)))
         return element[BATCH], share

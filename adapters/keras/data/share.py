@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, final
 
 import keras
+from keras import tree
 
 from dream.data.partition import Share
 
@@ -43,9 +44,10 @@ class BatchShare(NamedTuple):
         return cls(share.count, share.total, digest, share.first if share.most else None)
 
     @classmethod
-    def even(cls, rows: int, parts: int, digest: Any = None) -> BatchShare:
-        """Return a part's share of a batch of which every part has so many rows."""
-        return cls(float(rows), float(rows * parts), digest)
+    def even(cls, batch: Any, parts: int, digest: Any = None) -> BatchShare:
+        """Return the share of a part whose batch is of a known length, as every part's is."""
+        rows = float(tree.flatten(batch)[0].shape[0])
+        return cls(rows, rows * parts, digest)
 
     @property
     def fraction(self) -> Any:

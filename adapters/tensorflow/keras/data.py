@@ -152,8 +152,9 @@ def _part(
 def _divides_evenly(leaves: Sequence[Any], division: Division) -> bool:
     """Whether a batch's tensors are of one known length, which each part has as much of."""
     length = leaves[0].shape[0] if leaves[0].shape.rank else None
-    known = bool(length) and _alike(leaves)
-    return known and division.weights is None and length % division.parts == 0
+    if not length or not _alike(leaves) or division.weights is not None:
+        return False
+    return bool(length % division.parts == 0)
 
 
 def _share(
