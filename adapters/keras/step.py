@@ -15,7 +15,7 @@ from keras import tree
 from dream._errors import ConfigurationError
 from dream.adapters.keras import checks, figures, losses, optimizer, private
 from dream.adapters.keras.consistency import metric_states, statistics_of
-from dream.adapters.keras.data.share import BATCH, MORE, PARTS, SHARE, WHOLE, BatchShare
+from dream.adapters.keras.data.share import BATCH, EVEN, MORE, PARTS, SHARE, WHOLE, BatchShare
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness import sizes
 from dream.adapters.keras.update import batch_norm, in_python, own_step
@@ -112,15 +112,14 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         return element[BATCH], engine.met(element[SHARE], element[MORE])
     if isinstance(element, dict) and WHOLE in element:
         return engine.own_of(element)
+    if isinstance(element, dict) and EVEN in element:
+        batch = element[EVEN]
+        return batch, BatchShare.even(batch, engine.parts, element.get(SHARE))
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         if not isinstance(share, BatchShare):
             # TensorFlow's iterator over GPUs knows no sizes; the last number is of runs alone
-            many = share.shape[0]
-            if many in (0, 1):
-                batch, digest = element[BATCH], share[0] if many else None
-                return batch, BatchShare.even(batch, engine.parts, digest)
-            many = many or (3 if engine.division.weights is None else 4)
+            many = share.shape[0] or (3 if engine.division.weights is None else 4)
             share = BatchShare(*(share[place] for place in range(many)))
         return element[BATCH], share
     return element, BatchShare(1.0, float(engine.parts))

@@ -15,11 +15,13 @@ PARTS = "dream.parts"
 MORE = "dream.more"
 WHOLE = "dream.whole"
 PLACES = "dream.places"
+EVEN = "dream.even"
 """Keys of a dealt element: {SHARE: a `BatchShare` or its numbers, BATCH: what the model is
-given}, no numbers but a digest, if any, where every batch is divided alike; or {PARTS: such an
-element for each part that is here}; or, where each rank reads data of its own, {SHARE: the samples
-of its batch, MORE: whether another one follows, BATCH: ...}; or, where shares change, {SHARE: a
-digest, WHOLE: a global batch}, or with PLACES, where it is in WHOLE."""
+given}; where every part has as much of every batch, {EVEN: what the model is given, SHARE: a
+digest, if any}; or {PARTS: such an element for each part that is here}; or, where each rank reads
+data of its own, {SHARE: the samples of its batch, MORE: whether another one follows, BATCH: ...};
+or, where shares change, {SHARE: a digest, WHOLE: a global batch}, or with PLACES, where it is in
+WHOLE. Where shapes alone told these apart, TensorFlow would take them for one of any shape."""
 
 
 @final
@@ -45,9 +47,13 @@ class BatchShare(NamedTuple):
 
     @classmethod
     def even(cls, batch: Any, parts: int, digest: Any = None) -> BatchShare:
-        """Return the share of a part whose batch is of a known length, as every part's is."""
-        rows = float(tree.flatten(batch)[0].shape[0])
-        return cls(rows, rows * parts, digest)
+        """Return the share of a part whose batch is as long as every part's: plain numbers, where a
+        step knows of one length alone."""
+        first = tree.flatten(batch)[0]
+        many: Any = first.shape[0]
+        if many is None:
+            many = keras.ops.cast(keras.ops.shape(first)[0], "float32")
+        return cls(many * 1.0, many * 1.0 * parts, digest)
 
     @property
     def fraction(self) -> Any:

@@ -12,7 +12,7 @@ from keras import tree
 
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data import sources
-from dream.adapters.keras.data.share import BATCH, PARTS, PLACES, SHARE, WHOLE
+from dream.adapters.keras.data.share import BATCH, EVEN, PARTS, PLACES, SHARE, WHOLE
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.tensorflow.engine import of_any_length
 from dream.adapters.tensorflow.tracing import as_it_stands
@@ -70,7 +70,7 @@ def of_arrays(
     def deal(at: tf.Tensor, whole: Any) -> Any:
         if even and _divides_evenly([at], division):
             runs = [gathered(at[rank :: division.parts], whole) for rank in ranks]
-            return _of_ranks([{BATCH: run, SHARE: tf.zeros([0])} for run in runs])
+            return _of_ranks([{EVEN: run} for run in runs])
         total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 
@@ -210,12 +210,12 @@ def of_batches(
 
     def deal(whole: Any) -> Any:
         if even and _divides_evenly(tf.nest.flatten(whole), division):
-            digest = digest_of(whole)[None]
+            digest = digest_of(whole)
             runs = [
                 tf.nest.map_structure(lambda x, rank=rank: x[rank :: division.parts], whole)
                 for rank in ranks
             ]
-            return _of_ranks([{BATCH: run, SHARE: digest} for run in runs])
+            return _of_ranks([{EVEN: run, SHARE: digest} for run in runs])
         return _of_ranks([_cut(whole, rank, division, digest_of(whole)) for rank in ranks])
 
     return _taken(source, deal)

@@ -499,4 +499,7 @@ def batches_all_of_one_length(block: Block) -> Figures:
             metrics=["accuracy", keras.metrics.RootMeanSquaredError()],
             weighted_metrics=[Spread(), "mae"],
         )
-        return fitted(model, x, y, sample_weight=weights, validation_data=(x[::-1], y))
+        figures = fitted(model, x, y, sample_weight=weights, validation_data=(x[::-1], y))
+        sizes = (15, 8, 12, 15)  # one graph is for any length from the second on
+        told = [model.evaluate(x, y, batch_size=size, verbose=0) for size in sizes]
+        return {**figures, "told": told}
