@@ -19,7 +19,7 @@ from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
 from dream.adapters.pytorch.parallel.one_copy.update import ELEMENTWISE
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
-from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state, saving_wholes
+from dream.adapters.pytorch.parallel.sharding import saving
 from dream.collectives import Communicator
 from dream.strategies.options import REPLICAS
 
@@ -44,7 +44,8 @@ class ZeroOne(Averaging):
 
     def subscribe(self, hooks: Hooks) -> None:
         super().subscribe(hooks)
-        hooks.wrap("save", saving_wholes)
+        saving.begin(self.world)
+        hooks.wrap("save", saving.saving_wholes)
         if self.world.world_size == 1:
             hooks.made("optimizer", self.adopt)
 
@@ -95,7 +96,6 @@ class RowOptimizers:
             states.shard(optimizer)
             optimizer.register_state_dict_post_hook(states.tell)
             optimizer.register_load_state_dict_pre_hook(states.take)
-            guard_optimizer_state(optimizer)
 
 
 def _refuse_meta(parameter: torch.Tensor) -> None:

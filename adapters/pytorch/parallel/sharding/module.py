@@ -23,7 +23,6 @@ from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.state import (
     GUARD,
     PickleGuard,
-    guard_state_dict,
     module_message,
 )
 from dream.adapters.pytorch.private import recomputing, to_local, version_of
@@ -170,7 +169,6 @@ class ShardedModule(DistributedModule, Bearer):
             others = {name: value for name, value in vars(part).items() if name != GUARD}
             vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
             vars(part).update({GUARD: PickleGuard(module_message(type(part).__name__))} | others)
-        guard_state_dict(self.module)
 
     def release(self) -> None:
         """The module is a part now: the whole one's root finds it sharded."""

@@ -1,7 +1,8 @@
 """What DTensors do in the block that torch's own do not.
 
 - A number that is read of one (`float(x)`, `x.item()`, `if x:`) is the whole one; torch reads this
-  rank's part of a sum that is still in parts, in silence.
+  rank's part of a sum that is still in parts, in silence. So are numbers (`x.tolist()`, `x.numpy()`),
+  which torch refuses.
 - Beside an ordinary tensor of the same shape (an average of the weights that was begun before the
   model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
   Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
@@ -17,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,8 @@ _DATA: Any = torch.Tensor.data
 
 def in_the_block() -> DTensorHandlers:
     """Return what is put in place while a block is open."""
-    own = {"__format__": _formatted, "data": property(_DATA.__get__, _set_data)}
+    own = {"__format__": _formatted, "data": property(_DATA.__get__, _set_data),
+           "tolist": _listed, "numpy": _as_numpy}  # fmt: skip
     return DTensorHandlers(DTensor, _handlers(), own)
 
 
@@ -135,6 +137,14 @@ def _formatted(tensor: DTensor, how: str) -> str:
     return object.__format__(tensor, how) if tensor.dim() else tensor.item().__format__(how)
 
 
+def _listed(tensor: DTensor) -> Any:
+    return to_whole(tensor).tolist()
+
+
+def _as_numpy(tensor: DTensor, *, force: bool = False) -> Any:
+    return to_whole(tensor).numpy(force=force)
+
+
 def _set_data(tensor: DTensor, value: Any) -> None:
     """Set a tensor's data. torch does so to what stands for the shards alone, which stay.
 
@@ -170,6 +180,10 @@ def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute what an ordinary tensor, or a list of them, becomes of whole ones."""
+    if isinstance(args[0], list | tuple) and _several_kinds(args[0]):
+        for one, other in zip(args[0], args[1], strict=True):
+            operation([one], [other], *args[2:], **kwargs)
+        return None
     first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
     if _number_beside(first, second) or _number_beside(second, first):
         return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
@@ -182,6 +196,11 @@ def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     _tell_whole()
     ordinary = second if isinstance(first, DTensor) else first
     return operation(*tree_map(partial(_whole, ordinary.device), args), **kwargs)
+
+
+def _several_kinds(tensors: Sequence[Any]) -> bool:
+    """Tell a list of parameters in shards and of buffers, which are whole."""
+    return len({isinstance(x, DTensor) for x in tensors}) > 1
 
 
 def _drawn(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
