@@ -3,9 +3,10 @@
 - A number that is read of one (`float(x)`, `x.item()`, `if x:`) is the whole one; torch reads this
   rank's part of a sum that is still in parts, in silence. So are numbers (`x.tolist()`, `x.numpy()`),
   which torch refuses.
-- Beside an ordinary tensor of the same shape (an average of the weights that was begun before the
-  model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
-  Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
+- Beside an ordinary tensor (of the same shape: an average of the weights that was begun before the
+  model was split; of another: a method of a model's that samples) it is made whole, where no gradient
+  is asked for; torch refuses the two together.
+  Where the DTensor is what is changed or differentiated, one of its shape is cut as it is, once all
   ranks are known to have the same.
 - Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is
   still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
@@ -187,13 +188,16 @@ def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
     if _number_beside(first, second) or _number_beside(second, first):
         return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
-    if not (_ordinary(first, second) or _ordinary(second, first)):
+    alike = _ordinary(first, second) or _ordinary(second, first)
+    asked = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in args[:2])
+    if not alike and (asked or not _mixed(first, second)):
         _refuse_mixed(operation, first, second)
         return past_handlers(DTensor, operation, args, kwargs)
-    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+    if asked:
         args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
         return past_handlers(DTensor, operation, args, kwargs)
-    _tell_whole()
+    if alike:
+        _tell_whole()
     ordinary = second if isinstance(first, DTensor) else first
     return operation(*tree_map(partial(_whole, ordinary.device), args), **kwargs)
 
@@ -278,11 +282,16 @@ def _cut_alike(one: DTensor, other: Any) -> bool:
     return same and not any(placement.is_partial() for placement in one.placements)
 
 
-def _refuse_mixed(operation: OpOverload, *tensors: Any) -> None:
-    """Say in dream's words what torch would refuse."""
+def _mixed(*tensors: Any) -> bool:
+    """Tell what torch would refuse: a DTensor beside an ordinary tensor of several elements."""
     many = [x for x in tensors if isinstance(x, torch.Tensor) and x.numel() != 1]
-    if len({isinstance(x, DTensor) for x in many}) > 1:
-        shapes = " and ".join(str(tuple(x.shape)) for x in many)
+    return len({isinstance(x, DTensor) for x in many}) > 1
+
+
+def _refuse_mixed(operation: OpOverload, *tensors: Any) -> None:
+    """Say that in dream's words."""
+    if _mixed(*tensors):
+        shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
         raise Unsupported(
             "A parameter in shards meets an ordinary tensor outside of the module that gathers it. "
             f"Received: {operation}, of shapes {shapes}. Compute that inside the module's forward, "
