@@ -1,11 +1,11 @@
 """What DTensors do in the block that torch's own do not.
 
 - A number that is read of one (`float(x)`, `x.item()`, `if x:`) is the whole one; torch reads this
-  rank's part of a sum that is still in parts, in silence. So are numbers (`x.tolist()`, `x.numpy()`),
-  which torch refuses.
+  rank's part of a sum that is still in parts, in silence. So are many numbers (`x.tolist()`,
+  `x.numpy()`), which torch refuses.
 - Beside an ordinary tensor (of the same shape: an average of the weights that was begun before the
-  model was split; of another: a method of a model's that samples) it is made whole, where no gradient
-  is asked for; torch refuses the two together.
+  model was split; of another: a method of a model's that samples) it is made whole, where no
+  gradient is asked for; torch refuses the two together.
   Where the DTensor is what is changed or differentiated, one of its shape is cut as it is, once all
   ranks are known to have the same.
 - Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -203,10 +203,16 @@ def _optimizer_state_cut(optimizer: Optimizer, given: dict[str, Any]) -> dict[st
 
 
 def _cut_like(value: Any, parameter: Any) -> Any:
-    """Return an ordinary tensor of a parameter's shape in shards as that is; others as they are."""
+    """Return an ordinary tensor of a parameter's state in shards as that is, or whole on every rank
+    where it has other sizes, as Adafactor's have. What has other dims stays: a count of steps."""
     alike = type(value) is torch.Tensor and isinstance(parameter, DTensor)
-    whole = alike and value.dim() > 0 and value.shape == parameter.shape
-    return shard_like(value, parameter) if whole else value
+    if not alike or value.dim() == 0 or value.dim() != parameter.dim():
+        return value
+    if value.shape == parameter.shape:
+        return shard_like(value, parameter)
+    mesh = parameter.device_mesh
+    everywhere = [Replicate()] * mesh.ndim
+    return distribute_tensor(value, mesh, everywhere, src_data_rank=None)
 
 
 def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

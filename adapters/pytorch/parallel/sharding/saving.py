@@ -1,8 +1,8 @@
-"""Files of what is in shards: a pickler is given the whole of a tensor, which all ranks make together.
+"""Files of what is in shards: a pickler is given the whole of a tensor, made by all ranks together.
 
 `torch.save` in the block looks for such tensors first, on every rank; the whole ones are kept by
 those alone that may write the file. Any other pickler (`pickle.dump`, `torch.save` after the block)
-has each tensor made whole as it comes to it. On a GPU they are moved to the host, which has the room.
+has each tensor made whole as it comes to it. Those of a GPU are kept on the host, which has room.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ _PROTOCOL = 2
 
 @final
 class Wholes:
-    """Makes tensors whole for picklers of this process. world: the ranks that save together; those
-    of the newest strategy. made: tensors of a save that is under way, by the ids of their shards."""
+    """Makes tensors whole for picklers of this process.
+
+    world: the ranks that save together, of the newest strategy. made: tensors of a save that is
+    under way, by the ids of their shards.
+    """
 
     def __init__(self) -> None:
         self.world: Communicator | None = None
@@ -42,7 +45,7 @@ class Wholes:
     def begin(self, world: Communicator) -> None:
         """Have shards pickled whole from here on, for life: they are, after the block too."""
         self.world, self._thread = world, threading.get_ident()
-        copyreg.pickle(DTensor, _reduced)  # type: ignore[type-var]
+        copyreg.pickle(DTensor, _reduced)
 
     def meet(self, parts: list[DTensor], doing: str) -> None:
         """Return once every rank has come to save the same."""
@@ -59,8 +62,8 @@ class Wholes:
             self.world.meet(doing, tensors_in_shards=len(parts), elements=elements)
         except (Desynchronized, WorkerFailed) as error:
             raise type(error)(
-                f"What is in shards is saved by all ranks together; rank 0 writes the file. {error} "
-                f"Call {doing} on every rank: not behind a test of the rank."
+                "What is in shards is saved by all ranks together; rank 0 writes the file. "
+                f"{error} Call {doing} on every rank: not behind a test of the rank."
             ) from error
 
 
