@@ -1,5 +1,5 @@
-"""Copies of models, and unpickled ones: ordinary modules, until the block makes an optimizer for one.
-It is trained then as a model that was made in the block."""
+"""Copies of models, and unpickled ones: ordinary, until the block makes an optimizer for one. It is
+trained then as a model that was made in the block."""
 
 from __future__ import annotations
 

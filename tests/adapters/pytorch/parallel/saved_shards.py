@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dream
@@ -64,6 +66,14 @@ def adam(parameters: Any) -> Optimizer:
     return torch.optim.AdamW(parameters, 0.01)
 
 
+def adagrad(parameters: Any) -> Optimizer:
+    return torch.optim.Adagrad(parameters, 0.01)
+
+
+def adafactor(parameters: Any) -> Optimizer:
+    return torch.optim.Adafactor(parameters, 0.01)
+
+
 def momentum(parameters: Any) -> Optimizer:
     return torch.optim.SGD(parameters, 0.01, momentum=0.9)
 
@@ -71,9 +81,9 @@ def momentum(parameters: Any) -> Optimizer:
 MODELS: dict[str, type[nn.Module]] = {"tied": Tied, "split": Split}
 WAYS: dict[str, tuple[str, dict[str, Any], str, Make]] = {
     "zero 3": ("sharded", {}, "tied", adam),
-    "zero 2": ("sharded", {"zero": 2}, "tied", momentum),
-    "zero 1": ("sharded", {"zero": 1}, "tied", adam),
-    "tensor": ("model_parallel", {"split": "tensor"}, "split", adam),
+    "zero 2": ("sharded", {"zero": 2}, "tied", adafactor),
+    "zero 1": ("sharded", {"zero": 1}, "tied", adagrad),
+    "tensor": ("model_parallel", {"split": "tensor"}, "split", momentum),
 }
 
 
@@ -85,13 +95,15 @@ def script(folder: Path, model: str, make: Make) -> None:
     rows = torch.randint(0, 9, (22, 4)), torch.randint(0, 9, (22,))
     batches = DataLoader(TensorDataset(*rows), 6, shuffle=True)
     average, best, least = Average(net), net.state_dict(), float("inf")
+    smooth = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
     for epoch in range(2):
         loss = _epoch(net, optimizer, batches)
         average.update(net)
+        smooth.update_parameters(net)
         if loss < least:
             least, best = loss, copy.deepcopy(net.state_dict())
         torch.save({"epoch": epoch, "net": net.state_dict(), "optimizer": optimizer.state_dict(),
-                    "average": average}, folder / "last.pt")  # fmt: skip
+                    "average": average, "smooth": smooth.state_dict()}, folder / "last.pt")  # fmt: skip
         torch.save(best, str(folder / "best.pt"))
     held = torch.load(folder / "last.pt", weights_only=False)
     again = MODELS[model]()
@@ -150,6 +162,52 @@ def elsewhere(folder: str) -> Figures:
              "copies": states[1], "buffer": torch.load(io.BytesIO(buffer.getvalue()))}  # fmt: skip
     right = {name: _same(state, whole) for name, state in found.items()}
     return right | {"thread": thread, "unpickled": unpickled}
+
+
+def doubled(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+    """A hook of the script's."""
+    return output * 2
+
+
+class Recurrent(nn.Module):
+    """Has a part that FSDP2 cuts and that has a state of its own to pickle, and a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = nn.Embedding(9, 5), nn.LSTM(5, 6, batch_first=True)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(2))
+        self.head, self.same = nn.Linear(6, 3), self.blocks[1]
+        self.blocks[0][0].register_forward_hook(doubled)
+        self.head.register_forward_hook(doubled)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layers(self.words(x))[0][:, -1]
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+def modules(folder: str) -> Figures:
+    """A whole model in a file, read again and trained on; and a copy, which has its hooks."""
+    found = {}
+    for name, options in (("alone", None), ("zero 3", {}), ("zero 2", {"zero": 2})):
+        made = options is not None
+        block = dream.strategy("sharded", framework="torch", **options or {})
+        with block if made else contextlib.nullcontext():
+            torch.manual_seed(0)
+            net = Recurrent()
+            rows = TensorDataset(torch.randint(0, 9, (10, 4)), torch.arange(10) % 3)
+            batches = DataLoader(rows, 4)
+            _epoch(net, momentum(net.parameters()), batches)
+            torch.save(net, f"{folder}/{name}.pt")
+            again = torch.load(f"{folder}/{name}.pt", weights_only=False)
+            _epoch(again, momentum(again.parameters()), batches)
+            torch.save({"again": again}, f"{folder}/{name} again.pt")
+            x = rows.tensors[0]
+            with torch.no_grad():
+                found[name] = float((copy.deepcopy(net)(x) - net(x)).abs().max())
+        torch.save(again, f"{folder}/{name} after {block.topology.rank if made else 0}.pt")
+    return found
 
 
 def guarded(folder: str) -> str:

@@ -93,6 +93,41 @@ def test_it_is_whole_wherever_it_goes(at: Path, where: str) -> None:
         assert rank[where]
 
 
+@cache
+def _modules(at: Path) -> list[dict[str, Any]]:
+    _at(at)
+    return dream.launch(cases.modules, str(at / "modules"), n=2, framework="torch", timeout=300)
+
+
+def _at(at: Path) -> None:
+    (at / "modules").mkdir()
+
+
+@pytest.mark.parametrize("file", ["", " again", " after 0", " after 1"])
+@pytest.mark.parametrize("way", ["zero 3", "zero 2"])
+def test_a_model_in_a_file_is_an_ordinary_one(at: Path, way: str, file: str) -> None:
+    """It was refused. What is read is trained on: that was refused too."""
+    _modules(at)
+    alone = "alone" + file.replace("1", "0")
+    ours, plain = (
+        torch.load(at / "modules" / f"{name}.pt", weights_only=False)
+        for name in (way + file, alone)
+    )
+    ours, plain = (x["again"] if isinstance(x, dict) else x for x in (ours, plain))
+    assert type(ours) is cases.Recurrent
+    assert ours.training == plain.training
+    assert ours.same is ours.blocks[1]
+    assert [*_apart({**ours.state_dict()}, {**plain.state_dict()})] == []
+    x = torch.arange(12).view(3, 4) % 9
+    assert torch.allclose(ours(x), plain(x), atol=1e-6)
+
+
+def test_a_copy_has_the_hooks_of_the_script(at: Path) -> None:
+    """They were left out, in silence (5e-1)."""
+    for rank in _modules(at):
+        assert all(gap == 0.0 for gap in rank.values())
+
+
 def test_another_thread_is_told_to_leave_it(at: Path) -> None:
     for rank in _elsewhere(at):
         assert rank["thread"].startswith("ConfigurationError: What is in shards is saved in the")
