@@ -88,4 +88,4 @@ def alone() -> list[float]:
             optimizer.step()
     if made.topology.rank == 0:
         _epoch(kept, [(torch.ones(2, 3), torch.tensor([0, 1]))])
-    return [float(p.sum()) for p in kept.parameters()]
+    return [number for p in kept.parameters() for number in p.detach().flatten().tolist()]

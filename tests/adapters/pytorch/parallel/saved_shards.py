@@ -102,8 +102,8 @@ def script(folder: Path, model: str, make: Make) -> None:
         smooth.update_parameters(net)
         if loss < least:
             least, best = loss, copy.deepcopy(net.state_dict())
-        torch.save({"epoch": epoch, "net": net.state_dict(), "optimizer": optimizer.state_dict(),
-                    "average": average, "smooth": smooth.state_dict()}, folder / "last.pt")  # fmt: skip
+        held = {"epoch": epoch, "net": net.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**held, "average": average, "smooth": smooth.state_dict()}, folder / "last.pt")
         torch.save(best, str(folder / "best.pt"))
     held = torch.load(folder / "last.pt", weights_only=False)
     again = MODELS[model]()
