@@ -28,15 +28,16 @@ def pickled(module: Any, _: Any) -> Any:
 @final
 class OrdinaryState:
     """`__getstate__` of a part that is gathered with another one: FSDP2 puts hooks there too, and
-    copies and pickles are to have the script's alone."""
+    copies and pickles are to have the script's alone. own: that of its class, if that is not
+    torch's."""
 
     def __init__(self, part: nn.Module) -> None:
         self._part = part
-        own = vars(part).get(STATE)
-        self._own: Any = own._own if isinstance(own, OrdinaryState) else own
+        held = vars(part).get(STATE)
+        self.own: Any = held.own if isinstance(held, OrdinaryState) else held
 
     def __call__(self) -> Any:
-        state = nn.Module.__getstate__(self._part) if self._own is None else self._own()
+        state = nn.Module.__getstate__(self._part) if self.own is None else self.own()
         state.pop(STATE, None)
         return private.without_fsdp(state)
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from dream._errors import ConfigurationError, Desynchronized, WorkerFailed
+from dream.adapters.pytorch.parallel.sharding.parameters import OldParameter
 from dream.adapters.pytorch.private import to_local, to_whole
 from dream.collectives import Communicator
 from dream.files import saves as job_saves
@@ -33,19 +34,19 @@ _PROTOCOL = 2
 class Wholes:
     """Makes tensors whole for picklers of this process.
 
-    world: the ranks that save together, of the newest strategy. made: tensors of a save that is
-    under way, by the ids of their shards.
+    world: the ranks that save together, of the newest strategy.
     """
 
     def __init__(self) -> None:
         self.world: Communicator | None = None
-        self.made: dict[int, torch.Tensor] = {}
+        self._made: dict[Any, torch.Tensor] = {}
         self._thread = 0
 
     def begin(self, world: Communicator) -> None:
         """Have shards pickled whole from here on, for life: they are, after the block too."""
         self.world, self._thread = world, threading.get_ident()
         copyreg.pickle(DTensor, _reduced)
+        copyreg.pickle(OldParameter, lambda old: _reduced(old.shards))
 
     def meet(self, parts: list[DTensor], doing: str) -> None:
         """Return once every rank has come to save the same."""
@@ -63,8 +64,26 @@ class Wholes:
         except (Desynchronized, WorkerFailed) as error:
             raise type(error)(
                 "What is in shards is saved by all ranks together; rank 0 writes the file. "
-                f"{error} Call {doing} on every rank: not behind a test of the rank."
+                f"{error} Save on every rank: not behind a test of the rank."
             ) from error
+
+    def keep(self, part: DTensor, whole: torch.Tensor) -> None:
+        """Have it for a save that is under way. What is tied stays so in the file."""
+        place = _place(part)
+        self._made[id(part)] = self._made.setdefault(place, whole) if place else whole
+
+    def kept(self, part: DTensor) -> torch.Tensor | None:
+        """Return it, where the pickler comes to another view of the same shards too."""
+        return self._made.get(id(part), self._made.get(_place(part)))
+
+    def forget(self) -> None:
+        self._made.clear()
+
+
+def _place(part: DTensor) -> tuple[Any, ...]:
+    """Tell shards by where they lie; nothing of those that have no memory."""
+    own = to_local(part)
+    return (own.data_ptr(), part.shape, own.stride()) if own.numel() else ()
 
 
 _WHOLES = Wholes()
@@ -72,22 +91,21 @@ begin = _WHOLES.begin
 
 
 def _reduced(part: DTensor) -> Any:
-    whole = _WHOLES.made.get(id(part))
+    whole = _WHOLES.kept(part)
     if whole is None:
         if _WHOLES.world is not None and _WHOLES.world.world_size > 1:
             _WHOLES.meet([part], "pickle")
         whole = _whole(part)
-    return whole.__reduce_ex__(_PROTOCOL)
+    if isinstance(part, nn.Parameter):
+        return nn.Parameter(whole, part.requires_grad).__reduce_ex__(_PROTOCOL)
+    return whole.detach().requires_grad_(part.requires_grad).__reduce_ex__(_PROTOCOL)
 
 
 def _whole(part: DTensor) -> torch.Tensor:
-    """Return an ordinary tensor, as the script's own would be on one device."""
+    """Return the numbers of all ranks, on the host."""
     replicated = all(placement.is_replicate() for placement in part.placements)
     whole = to_local(part).detach() if replicated else to_whole(part.detach())
-    whole = whole.cpu()
-    if isinstance(part, nn.Parameter):
-        return nn.Parameter(whole, part.requires_grad)
-    return whole.requires_grad_(part.requires_grad)
+    return whole.cpu()
 
 
 def saving_wholes(save: Callable[..., None]) -> Callable[..., None]:
@@ -107,14 +125,14 @@ def saving_wholes(save: Callable[..., None]) -> Callable[..., None]:
             for part in parts:
                 whole = _whole(part)
                 if writes:
-                    _WHOLES.made[id(part)] = whole
+                    _WHOLES.keep(part, whole)
                 del whole
             if writes:
                 save(obj, f, *args, **kwargs)
             else:
                 job_saves.here().save(f, lambda _: None, follow=True)
         finally:
-            _WHOLES.made.clear()
+            _WHOLES.forget()
 
     return save_whole
 
@@ -133,8 +151,9 @@ def _parts_of(obj: object, pickle_module: Any) -> list[DTensor]:
 
     class Finder(base):  # type: ignore[misc]
         def persistent_id(self, value: Any) -> str | None:
-            if isinstance(value, DTensor):
-                found[id(value)] = value
+            part = value.shards if type(value) is OldParameter else value
+            if isinstance(part, DTensor):
+                found[id(part)] = part
                 return "shards"
             stored = isinstance(value, torch.storage.TypedStorage) or torch.is_storage(value)
             return "storage" if stored else None

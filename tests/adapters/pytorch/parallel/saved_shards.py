@@ -34,9 +34,11 @@ class Tied(nn.Module):
             nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 5)
         )
         self.body[3].bias.requires_grad_(False)
+        self.head = nn.Linear(5, 9, bias=False)
+        self.head.weight = self.words.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.body(self.words(x).mean(1)), self.words.weight)
+        return self.head(self.body(self.words(x).mean(1)))
 
 
 class Split(nn.Module):
@@ -60,6 +62,16 @@ class Average:
     def update(self, model: nn.Module) -> None:
         for name, p in model.named_parameters():
             self.of[name].mul_(0.5).add_(p.detach(), alpha=0.5)
+
+
+class Told:
+    """Says what it is made of as it is pickled."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"state": self._model.state_dict()}
 
 
 def adam(parameters: Any) -> Optimizer:
@@ -91,6 +103,7 @@ def script(folder: Path, model: str, make: Make) -> None:
     """What a stranger writes: an epoch, the best weights, a file, and from the file once more."""
     torch.manual_seed(0)
     net = MODELS[model]()
+    first = [*net.parameters()]
     optimizer = make(p for p in net.parameters() if p.requires_grad)
     rows = torch.randint(0, 9, (22, 4)), torch.randint(0, 9, (22,))
     batches = DataLoader(TensorDataset(*rows), 6, shuffle=True)
@@ -116,6 +129,7 @@ def script(folder: Path, model: str, make: Make) -> None:
     listed = [p.tolist() for p in again.parameters()]
     torch.save([[*again.parameters()], listed], folder / "parameters.pt")
     numbers = {n: p.detach().cpu().numpy() for n, p in again.named_parameters()}
+    torch.save({"first": first, "told": Told(net)}, folder / "told.pt")
     torch.save({n: torch.from_numpy(x) for n, x in numbers.items()}, folder / "numpy.pt")
 
 

@@ -14,7 +14,7 @@ import dream
 
 pytestmark = pytest.mark.slow
 RANKS = [2, pytest.param(3, marks=pytest.mark.exhaustive)]
-FILES = ["last", "best", "on", "parameters", "numpy"]
+FILES = ["last", "best", "on", "parameters", "numpy", "told"]
 
 
 @cache
@@ -47,7 +47,7 @@ def test_a_file_is_that_of_the_plain_script(at: Path, ranks: int, way: str, file
     *_, model, make = cases.WAYS[way]
     if way == "tensor" and ranks == 3:
         pytest.skip("eight columns are not cut in three")
-    whole = file != "last"
+    whole = file not in ("last", "told")
     ours = torch.load(_folder(at, ranks) / way / f"{file}.pt", weights_only=whole)
     plain = torch.load(_alone(at, model, make) / f"{file}.pt", weights_only=whole)
     assert [*_apart(ours, plain)] == []
@@ -72,13 +72,18 @@ def _apart(ours: Any, plain: Any, name: str = "") -> Any:
     elif isinstance(plain, list | tuple):
         for index, (one, other) in enumerate(zip(ours, plain, strict=True)):
             yield from _apart(one, other, f"{name}/{index}")
-    elif isinstance(plain, cases.Average):
-        yield from _apart(ours.of, plain.of, f"{name}.of")
+    elif isinstance(plain, cases.Average | cases.Told):
+        yield from _apart(vars(ours), vars(plain), f"{name}.of")
     elif isinstance(plain, float):
         if abs(ours - plain) > 1e-6:
             yield name
     elif ours != plain:
         yield name
+
+
+def test_what_is_tied_is_in_a_file_once(at: Path) -> None:
+    state = torch.load(_folder(at, 2) / "zero 3" / "best.pt")
+    assert state["words.weight"].data_ptr() == state["head.weight"].data_ptr()
 
 
 @cache

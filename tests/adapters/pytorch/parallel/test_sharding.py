@@ -44,7 +44,10 @@ def test_copies_are_split_too(ranks: int) -> None:
         assert max(case["state"].values()) <= 1e-6, what
         assert max(case["back"].values()) == 0.0, what
         assert case["kind"] == "Reader"
-        assert case["pickled"].startswith("ConfigurationError: A split model cannot be pickled")
+        if "tensor" in what:
+            assert case["pickled"].startswith("ConfigurationError: A split model cannot be pickled")
+        else:
+            assert case["pickled"] == "nothing was raised"
 
 
 @pytest.mark.parametrize("when", ["inside", "after"])
@@ -55,7 +58,7 @@ def test_a_part_is_never_saved_as_a_whole(when: str) -> None:
         case = both[when]
         assert case["whole"] == "nothing was raised", case
         for kept, words in SAID.items():
-            if "pipeline" in what or (kept == "module" and "'zero': 1" not in what):
+            if "pipeline" in what or (kept == "module" and "tensor" in what):
                 assert case[kept].startswith("ConfigurationError: "), (what, kept, case[kept])
                 assert any(word in case[kept] for word in words), (what, kept, case[kept])
             else:
