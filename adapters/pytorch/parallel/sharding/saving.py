@@ -90,7 +90,7 @@ _WHOLES = Wholes()
 begin = _WHOLES.begin
 
 
-def _reduced(part: DTensor) -> Any:
+def _reduced(part: Any) -> Any:
     whole = _WHOLES.kept(part)
     if whole is None:
         if _WHOLES.world is not None and _WHOLES.world.world_size > 1:
