@@ -189,16 +189,18 @@ def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if _number_beside(first, second) or _number_beside(second, first):
         return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
     alike = _ordinary(first, second) or _ordinary(second, first)
-    asked = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in args[:2])
+    asked = torch.is_grad_enabled() and any(
+        getattr(x, "requires_grad", False) for x in (first, second)
+    )
     if not alike and (asked or not _mixed(first, second)):
         _refuse_mixed(operation, first, second)
         return past_handlers(DTensor, operation, args, kwargs)
-    if asked:
+    ordinary, part = (second, first) if isinstance(first, DTensor) else (first, second)
+    if asked and (part.requires_grad or not ordinary.requires_grad):
         args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
         return past_handlers(DTensor, operation, args, kwargs)
-    if alike:
+    if alike and not asked:
         _tell_whole()
-    ordinary = second if isinstance(first, DTensor) else first
     return operation(*tree_map(partial(_whole, ordinary.device), args), **kwargs)
 
 

@@ -339,6 +339,34 @@ def cleared_late() -> dict[str, float]:
     return gaps
 
 
+def pulled() -> list[torch.Tensor]:
+    """Parameters of a loop whose loss pulls them to what they were after an epoch."""
+    torch.manual_seed(3)
+    model, loader = Scaled(), DataLoader(TensorDataset(torch.randn(9, 5), torch.randn(9, 2)), 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held: dict[str, torch.Tensor] = {}
+    for _ in range(2):
+        for x, y in loader:
+            loss = (model(x) - y).square().mean()
+            for name, p in model.named_parameters():
+                loss = loss + (0.1 * (p - held[name]).square().sum() if held else 0.0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        held = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+
+
+def pulled_apart() -> float:
+    right = pulled()
+    found = 0.0
+    for zero in (2, 3):
+        with dream.strategy("sharded", framework="torch", zero=zero):
+            pairs = zip(pulled(), right, strict=True)
+        found = max(found, *(float((a - b).detach().abs().max()) for a, b in pairs))
+    return found
+
+
 class Flow(nn.Module):
     """Fits its first batch by writing to parameters, and samples by a method."""
 

@@ -15,7 +15,11 @@ pytestmark = pytest.mark.slow
 
 def both() -> dict[str, Any]:
     told = {"unlike": cases.unlike(), "written": cases.written(), "func": cases.by_functions()}
-    more = {"late": cases.cleared_late(), "sampled": cases.sampled()}
+    more = {
+        "late": cases.cleared_late(),
+        "sampled": cases.sampled(),
+        "pulled": cases.pulled_apart(),
+    }
     return cases.apart() | told | more
 
 
@@ -72,3 +76,9 @@ def test_a_method_without_gradients_computes_with_whole_parameters() -> None:
 def test_what_forward_writes_without_gradients_is_no_more_lost_in_silence() -> None:
     for rank in found():
         assert "A forward pass writes to a parameter that is sharded" in rank["sampled"]["said"]
+
+
+def test_a_loss_pulls_parameters_to_copies_of_them() -> None:
+    """With zero=2, where they stay gathered after a call, it ended in torch's words."""
+    for rank in found():
+        assert rank["pulled"] <= 1e-6
