@@ -79,7 +79,6 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "scatter": (nn.DataParallel, "__init__"),
     "convert_norms": (nn.SyncBatchNorm, "convert_sync_batchnorm"),
     "call": (nn.Module, "__call__"),
-    "set_state": (nn.Module, "__setstate__"),
     "detach": (torch.Tensor, "detach_"),
     "tensor_backward": (torch.Tensor, "backward"),
     "multi_hook": (torch.autograd.graph, "register_multi_grad_hook"),
@@ -89,6 +88,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
+    "set_state": ((nn.Module, "__setstate__"), (Optimizer, "__setstate__")),
     "script": tuple((torch.jit, name) for name in ("script", "trace", "trace_module")),
     "clamp": (
         (torch, "clamp"),

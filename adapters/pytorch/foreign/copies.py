@@ -27,9 +27,12 @@ class Copies:
 
     def _knowing(self, set_state: Callable[..., None]) -> Callable[..., None]:
         @wraps(set_state)
-        def wrapped(module: nn.Module, state: Any) -> None:
-            set_state(module, state)
-            self._known.add(module)
+        def wrapped(made: nn.Module | Optimizer, state: Any) -> None:
+            set_state(made, state)
+            if isinstance(made, nn.Module):
+                self._known.add(made)
+            elif "defaults" in state:  # of a whole one: load_state_dict gives a part
+                self._hooks.tell_made("optimizer", made)
 
         return wrapped
 

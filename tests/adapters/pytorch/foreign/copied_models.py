@@ -50,12 +50,35 @@ def trained(make: Callable[[nn.Module], nn.Module], *, first: bool) -> dict[str,
     return {name: value.detach().clone() for name, value in whole.items()}
 
 
-def _epoch(model: nn.Module, batches: Any) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+def _epoch(model: nn.Module, batches: Any, given: Any = None) -> None:
+    optimizer = given or torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for x, y in batches:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+def trained_on() -> dict[str, torch.Tensor]:
+    """A model and its optimizer, copied together in the midst of training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    batches = DataLoader(TensorDataset(torch.randn(23, 5), torch.arange(23) % 3), 6, shuffle=True)
+    _epoch(model, batches, optimizer)
+    model, optimizer = copy.deepcopy((model, optimizer))
+    _epoch(model, batches, optimizer)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def copied_together(name: str) -> Any:
+    torch.set_num_threads(1)
+    right = trained_on()
+    with _block(name):
+        try:
+            ours = trained_on()
+        except dream.ConfigurationError as error:
+            return str(error)
+    return max(float((ours[n] - right[n]).abs().max()) for n in right)
 
 
 def gaps(name: str) -> dict[str, float]:

@@ -22,6 +22,18 @@ def test_a_copy_trains_as_on_one_device(block: str, ranks: int) -> None:
         assert max(rank.values()) <= 1e-6, rank
 
 
+def test_a_model_is_copied_with_its_optimizer() -> None:
+    """BatchNorm was each rank's own (1e-1)."""
+    for gap in dream.launch(cases.copied_together, "mirrored", n=2, framework="torch", timeout=200):
+        assert gap <= 1e-6
+
+
+def test_in_shards_an_optimizer_that_was_copied_is_refused() -> None:
+    """It trained nothing, and a line said so (4e-1)."""
+    for said in dream.launch(cases.copied_together, "sharded", n=2, framework="torch", timeout=200):
+        assert said.startswith("An optimizer that has already stepped cannot take over the shards")
+
+
 def test_a_copy_without_an_optimizer_is_left_alone() -> None:
     first, second = dream.launch(cases.alone, n=2, framework="torch", timeout=200)
     assert first != second
