@@ -20,6 +20,7 @@ from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
 from dream.adapters.pytorch.data.reading.fetch import rows
 from dream.adapters.pytorch.errors import explain
+from dream.adapters.pytorch.foreign.copies import Copies
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution
 from dream.adapters.pytorch.foreign.made_before import MadeBefore
 from dream.adapters.pytorch.foreign.metrics import Metrics
@@ -73,6 +74,8 @@ class TorchAdapter(Adapter):
             self._hooks.making("module", self._refuse_keras)
         if own.world.world_size == 1 and cluster.started_by_dream():
             self._hooks.made("optimizer", _count_steps)
+        if own.world.world_size > 1:
+            Copies(self._hooks)
         if own.replicas > 1:
             ReadNumbers(own.shares, own.alike).subscribe(self._hooks)
         own.subscribe(self._hooks)

@@ -17,7 +17,7 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.private import CALL, has_hooks, not_compiled_alone, own_call
 
-_STATE = "__getstate__"
+STATE = "__getstate__"
 
 
 class CallHook(ABC):
@@ -104,7 +104,7 @@ def set_hook(module: nn.Module, hook: Callable[..., Any] | None) -> None:
     module it wraps."""
     module.__dict__[CALL] = hook
     if type(module).__getstate__ is not nn.Module.__getstate__:
-        module.__dict__[_STATE] = _State(module)
+        module.__dict__[STATE] = _State(module)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def unhooked(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _take(whole: dict[str, Any]) -> dict[str, Any]:
-    return {name: whole.pop(name) for name in (CALL, _STATE) if name in whole}
+    return {name: whole.pop(name) for name in (CALL, STATE) if name in whole}
 
 
 @final

@@ -96,13 +96,18 @@ _NOTES = (
     (
         re.compile(
             # Not of a rank that is only slow in what is no such loop.
-            "^(?!.*(?:reading input|is stopped|writing a|loading a|compiling)).*"
+            "^(?!.*(?:reading input|is stopped|writing a|loading a|compiling|in_shards)).*"
             "(?:ranks are not in the same call|has waited for others|did not come to)",
             re.DOTALL,
         ),
         "a loop that calls backward, an optimizer or a model once for each sample, task or expert "
         "does so as often as this rank's rows say. Add the losses up and call backward once for "
         "each batch; call what no row of this rank goes to on none: model(x[:0]).",
+    ),
+    (
+        re.compile("^(?!What is in shards).*tensors_in_shards=", re.DOTALL),
+        "what is in shards is saved by all ranks together: call torch.save on every rank, not "
+        "behind a test of the rank. Rank 0 writes the file.",
     ),
 )
 """What torch and Python say, and what to write instead."""

@@ -43,7 +43,7 @@ Place = Literal[
     "clip_value", "save", "load", "grad", "iter", "start_group", "end_group", "replicate",
     "scatter", "convert_norms", "call", "tensor_backward", "bucket_hook", "hook", "module_hook",
     "global_hook", "multi_hook", "node_hook", "compiled_function", "function_class", "detach",
-    "script",
+    "script", "set_state",
 ]  # fmt: skip
 Observer = Callable[[Any], None]
 MadeOf = Callable[[Any, Mapping[str, Any]], None]
@@ -88,6 +88,7 @@ _PLACES: Mapping[Place, tuple[Any, str]] = {
     "bucket_hook": (nn.parallel.DistributedDataParallel, "register_comm_hook"),
 }
 _SEVERAL: Mapping[Place, tuple[tuple[Any, str], ...]] = {
+    "set_state": ((nn.Module, "__setstate__"), (Optimizer, "__setstate__")),
     "script": tuple((torch.jit, name) for name in ("script", "trace", "trace_module")),
     "clamp": (
         (torch, "clamp"),
@@ -197,6 +198,11 @@ class Hooks:
         """Tell `observer(object, arguments)` likewise: its constructor's, by name, defaults too."""
         self._made.setdefault(kind, []).append(observer)
         self._binds.add(kind)
+
+    def tell_made(self, kind: Kind, made: Any) -> None:
+        """Tell of an object that has come to be without its constructor, as a copy does."""
+        for told in self._made.get(kind, ()):
+            told(made, {})
 
     def wrap(self, place: Place, wrapper: Wrap) -> None:
         """Have `wrapper(function)` stand for a function."""

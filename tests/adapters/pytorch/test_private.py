@@ -235,8 +235,11 @@ def test_what_is_asked_of_modules() -> None:
     layer.register_state_dict_post_hook(hook)
     assert private.has_hooks(layer)
     assert private.has_state_dict_hook(layer, hook)
-    fsdp.clear_hooks(layer)
-    assert not private.has_hooks(layer)
+    kept = fsdp.without_fsdp(vars(layer))
+    assert [*kept["_forward_hooks"].values()] == [hook]
+    layer.register_forward_hook(fsdp.without_fsdp)  # one of dream's own
+    assert fsdp.without_fsdp(vars(layer)).keys() == kept.keys()
+    assert [*fsdp.without_fsdp(vars(layer))["_forward_hooks"].values()] == [hook]
     optimizer = torch.optim.SGD(layer.parameters())
     unmade = (nn.Module.__new__(nn.Module), torch.optim.SGD.__new__(torch.optim.SGD))
     assert [private.has_tables(item) for item in (layer, optimizer, *unmade)] == [1, 1, 0, 0]

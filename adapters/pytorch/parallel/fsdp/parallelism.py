@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import torch
 from torch import distributed, nn
@@ -15,10 +15,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPoli
 from torch.optim import Optimizer
 
 from dream._adapter import Plan
-from dream._errors import ConfigurationError
 from dream._topology import Mesh
 from dream.adapters.pytorch import collectives
-from dream.adapters.pytorch.call_hook import hook_of, set_hook
+from dream.adapters.pytorch.call_hook import STATE, hook_of, set_hook
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward
@@ -29,6 +28,7 @@ from dream.adapters.pytorch.parallel.fsdp.copies import PendingCopy
 from dream.adapters.pytorch.parallel.fsdp.differentiate import AskedGradients, ShardGradients
 from dream.adapters.pytorch.parallel.fsdp.gathered import clearing, stand_for
 from dream.adapters.pytorch.parallel.fsdp.offload import Offload
+from dream.adapters.pytorch.parallel.fsdp.pickled import OrdinaryState, StayGathered, pickled
 from dream.adapters.pytorch.parallel.fsdp.supported import (
     ForwardWrites,
     begin_at_hidden,
@@ -61,7 +61,6 @@ from dream.adapters.pytorch.parallel.sharding.parameters import (
     copy_shards,
     shard_loaded,
 )
-from dream.adapters.pytorch.parallel.sharding.state import module_message
 from dream.adapters.pytorch.private import current_backward
 from dream.collectives import Communicator
 
@@ -187,6 +186,8 @@ class FullyShardedModule(ShardedModule):
     where shards lie on the host.
     """
 
+    pickled_whole = True
+
     def __init__(
         self,
         module: nn.Module,
@@ -284,6 +285,12 @@ class FullyShardedModule(ShardedModule):
         for unit in self._units:
             unit.set_requires_gradient_sync(self._completes and not self._keeps, recurse=False)
 
+    def claim(self) -> None:
+        super().claim()
+        for part in self.module.modules():
+            if not isinstance(part, FSDPModule):  # which says so itself
+                vars(part)[STATE] = OrdinaryState(part)
+
     def hook_of_copy(self, module: nn.Module) -> PendingCopy:
         """Make what takes the calls of a copy of the module, or of one of its parts."""
         return PendingCopy(module, self.registry)
@@ -364,19 +371,13 @@ def fully_shard_in_place(
     assert isinstance(module, FSDPModule)
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
-            vars(part)["flatten_parameters"] = _stay_gathered
+            vars(part)["flatten_parameters"] = StayGathered()
     return module
-
-
-def _stay_gathered() -> None:
-    """Stand for `flatten_parameters` of recurrent layers, which torch calls when it sees other
-    parameters: on a GPU that moves what is gathered elsewhere, and the layer would compute by its
-    first weights for ever."""
 
 
 @cache
 def _named_as_before(made: Any) -> Any:
-    return private.named_as_before(made, __deepcopy__=_copied, __reduce_ex__=_not_pickled)
+    return private.named_as_before(made, __deepcopy__=_copied, __reduce_ex__=pickled)
 
 
 def _copied(module: Any, memo: dict[int, Any]) -> nn.Module:
@@ -386,14 +387,9 @@ def _copied(module: Any, memo: dict[int, Any]) -> nn.Module:
     made: nn.Module = original.__new__(original)
     memo[id(module)] = made
     copy_shards(module, memo)
-    vars(made).update(copy.deepcopy(private.state_without_fsdp(module), memo))
-    private.clear_hooks(made)
+    vars(made).update(copy.deepcopy(private.without_fsdp(vars(module)), memo))
     slot = hook_of(module)
     root = slot.root if isinstance(slot, SubmoduleCall) else slot
     if isinstance(root, FullyShardedModule):
         set_hook(made, root.hook_of_copy(made))
     return made
-
-
-def _not_pickled(module: nn.Module, _: int) -> NoReturn:
-    raise ConfigurationError(module_message(type(module).__name__))

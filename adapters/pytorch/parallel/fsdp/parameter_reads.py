@@ -14,20 +14,26 @@ from dream.adapters.pytorch.private import tables
 
 
 def read_by_name(module: nn.Module) -> set[int]:
-    """Return the ids of parameters that `forward` names, and methods of the module that it names:
-    those of its parts, and its own."""
+    """Return the ids of parameters that `forward` names, and methods that it names, of the module
+    and of its parts (`self.head.logits(x)`): those of its parts, and its own."""
     return {id(found) for found in _read(module, "forward", set())}
 
 
-def _read(module: nn.Module, method: str, seen: set[str]) -> Iterator[nn.Parameter]:
-    seen.add(method)
+def _read(module: nn.Module, method: str, seen: set[tuple[int, str]]) -> Iterator[nn.Parameter]:
+    seen.add((id(module), method))
     code = getattr(getattr(type(module), method, None), "__code__", None)
     for names in _chains(code) if isinstance(code, CodeType) else ():
-        found = _resolved(module, names)
-        if found is not None:
+        found, rest = _resolved(module, names)
+        if isinstance(found, nn.Parameter):
             yield found
-        elif names[0] not in seen and callable(getattr(type(module), names[0], None)):
-            yield from _read(module, names[0], seen)
+        elif rest and _is_own_method(found, rest) and (id(found), rest) not in seen:
+            yield from _read(found, rest, seen)
+
+
+def _is_own_method(module: nn.Module, name: str) -> bool:
+    """Tell what is called past what gathers a module's parameters: its calls come to `forward`."""
+    inherited = hasattr(nn.Module, name) and name != "forward"
+    return not inherited and callable(getattr(type(module), name, None))
 
 
 def _chains(code: CodeType, first: tuple[str, ...] = ()) -> Iterator[list[str]]:
@@ -49,12 +55,15 @@ def _chains(code: CodeType, first: tuple[str, ...] = ()) -> Iterator[list[str]]:
             yield from _chains(inner, first)
 
 
-def _resolved(module: nn.Module, names: list[str]) -> nn.Parameter | None:
-    """Return the parameter that a chain of names comes to, if it is one of a part."""
-    at: object = module
+def _resolved(module: nn.Module, names: list[str]) -> tuple[nn.Module | nn.Parameter, str]:
+    """Return the parameter that a chain of names comes to, of a part or its own; or else the last
+    module on the way, and the name that follows."""
+    at = module
     for name in names:
-        held = tables(at)[:2] if isinstance(at, nn.Module) else ()
-        at = next((each[name] for each in held if name in each), None)
-        if isinstance(at, nn.Parameter):
-            return at
-    return None
+        found = next((each[name] for each in tables(at)[:2] if name in each), None)
+        if isinstance(found, nn.Parameter):
+            return found, ""
+        if not isinstance(found, nn.Module):
+            return at, name
+        at = found
+    return at, ""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-_HOOKS = (
-    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks",
-    "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-)  # fmt: skip
+_HOOKS = {
+    "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
+    "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    "_state_dict_pre_hooks": (), "_load_state_dict_pre_hooks": (),
+    "_load_state_dict_post_hooks": (),
+}  # fmt: skip
+"""Where FSDP2 and dream put hooks, and what is kept of each beside it."""
+_MARKS = ("__composable_api", "_is_fsdp_managed_module", "_fsdp_use_orig_params")
+"""How attributes begin that FSDP2 puts on modules."""
+_OURS = ("torch.distributed.", "dream.")
 _FSDP_ORIGINAL = 2  # FSDP<Name>'s bases: FSDPModule, <Name>
 
 
@@ -73,13 +78,18 @@ def named_as_before(made: type[Any], **methods: Any) -> type[Any]:
     return type(original.__name__, (made,), {**methods, **names, **counted})
 
 
-def state_without_fsdp(module: nn.Module) -> dict[str, Any]:
-    """Return a module's attributes without FSDP2's own."""
-    held = vars(module).items()
-    return {n: v for n, v in held if n not in _HOOKS and not n.startswith("__composable_api")}
+def without_fsdp(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a module's attributes without FSDP2's own, and of hooks the script's alone."""
+    held = {n: v for n, v in attributes.items() if not n.startswith(_MARKS)}
+    for name, beside in _HOOKS.items():
+        held[name] = OrderedDict((k, v) for k, v in held[name].items() if not _is_ours(v))
+        for flags in beside:
+            kept = ((k, v) for k, v in held[flags].items() if k in held[name])
+            held[flags] = OrderedDict(kept)
+    return held
 
 
-def clear_hooks(module: nn.Module) -> None:
-    """Have no hooks where FSDP2 and dream put theirs."""
-    for name in _HOOKS:
-        vars(module)[name] = OrderedDict()
+def _is_ours(hook: Any) -> bool:
+    function = getattr(hook, "hook", hook)  # of one that is called with its module
+    function = getattr(function, "func", function)
+    return str(getattr(function, "__module__", "")).startswith(_OURS)

@@ -3,6 +3,7 @@ that write to parameters, which is lost with what was gathered, or stays on this
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, final
 
 import torch
@@ -92,16 +93,17 @@ class ForwardWrites:
 
     def __init__(self, own: Owned) -> None:
         self._own = own
-        self._calls = 0
+        self._calls: Counter[tuple[bool, bool]] = Counter()
         self._before: torch.Tensor | None = None
 
     def runs(self, unit: nn.Module, _: Any) -> None:
         """The unit is about to run."""
         self._before = None
-        if not (unit.training and torch.is_grad_enabled()) or recomputing():
+        if recomputing():
             return
-        self._calls += 1
-        if self._calls > _FIRST and self._calls.bit_count() > 1:
+        kind = unit.training, torch.is_grad_enabled()
+        self._calls[kind] += 1
+        if self._calls[kind] > _FIRST and self._calls[kind].bit_count() > 1:
             return
         if any(hasattr(getattr(module, name), "fake_mode") for module, name in self._own):
             return  # a rehearsal: there are no values
@@ -118,7 +120,8 @@ class ForwardWrites:
             if not same:
                 raise Unsupported(
                     "A forward pass writes to a parameter that is sharded, and what it writes is "
-                    f"this rank's alone. Received: {name} in {type(module).__name__}. Write to it "
+                    "this rank's alone, or lost where no gradient is asked for. "
+                    f"Received: {name} in {type(module).__name__}. Write to it "
                     "between steps, by what is alike on every rank, or choose what holds whole "
                     "parameters and finds replicas that differ: 'mirrored'."
                 )

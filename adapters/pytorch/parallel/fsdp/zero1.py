@@ -18,8 +18,8 @@ from dream._errors import Unsupported
 from dream.adapters.pytorch.hooks import Hooks
 from dream.adapters.pytorch.parallel.ddp.parallelism import Averaging
 from dream.adapters.pytorch.parallel.one_copy.update import ELEMENTWISE
+from dream.adapters.pytorch.parallel.sharding import saving
 from dream.adapters.pytorch.parallel.sharding.mesh_placement import own_group, shards_mesh_of
-from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state, saving_wholes
 from dream.collectives import Communicator
 from dream.strategies.options import REPLICAS
 
@@ -44,7 +44,8 @@ class ZeroOne(Averaging):
 
     def subscribe(self, hooks: Hooks) -> None:
         super().subscribe(hooks)
-        hooks.wrap("save", saving_wholes)
+        saving.begin(self.world)
+        hooks.wrap("save", saving.saving_wholes)
         if self.world.world_size == 1:
             hooks.made("optimizer", self.adopt)
 
@@ -88,14 +89,15 @@ class RowOptimizers:
         if self._rows.parts == 1:
             return
         step = _RowStep(self._rows)
+        states = None if self._mesh is None else _RowStates(self._rows, self._mesh)
+        if states is not None:
+            states.shard(optimizer)
+            optimizer.register_step_pre_hook(states.begin)
         optimizer.register_step_pre_hook(step.before)
         optimizer.register_step_post_hook(step.after)
-        if self._mesh is not None:
-            states = _RowStates(self._rows, self._mesh)
-            states.shard(optimizer)
+        if states is not None:
             optimizer.register_state_dict_post_hook(states.tell)
             optimizer.register_load_state_dict_pre_hook(states.take)
-            guard_optimizer_state(optimizer)
 
 
 def _refuse_meta(parameter: torch.Tensor) -> None:
@@ -157,6 +159,14 @@ class _RowStates:
     def __init__(self, rows: RowShards, mesh: DeviceMesh) -> None:
         self._rows = rows
         self._mesh = mesh
+        self._begun = False
+
+    def begin(self, optimizer: Optimizer, *_: Any) -> None:
+        """Shard what the optimizer's own constructor made, as Adagrad's does, before its first
+        step."""
+        if not self._begun:
+            self._begun = True
+            self.shard(optimizer)
 
     def shard(self, optimizer: Optimizer) -> None:
         """Shard state that was there before."""

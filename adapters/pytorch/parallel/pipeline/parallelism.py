@@ -43,7 +43,7 @@ from dream.adapters.pytorch.parallel.sharding.mesh_placement import (
     connect,
     mesh_of,
 )
-from dream.adapters.pytorch.parallel.sharding.state import saving_wholes
+from dream.adapters.pytorch.parallel.sharding.saving import saving_wholes
 from dream.adapters.pytorch.train_step import Cuts, MicroParts, plain_step
 from dream.adapters.pytorch.update.recompute import How, recompute
 from dream.data.partition import split

@@ -23,7 +23,6 @@ from dream.adapters.pytorch.parallel.sharding.parameters import SplitParameters
 from dream.adapters.pytorch.parallel.sharding.state import (
     GUARD,
     PickleGuard,
-    guard_state_dict,
     module_message,
 )
 from dream.adapters.pytorch.private import recomputing, to_local, version_of
@@ -83,8 +82,11 @@ class ShardedModule(DistributedModule, Bearer):
 
     The module keeps its name and its place; its parameters are new ones, in shards.
 
-    sharded: the parameters that were sharded, or left whole on purpose, by id.
+    sharded: the parameters that were sharded, or left whole on purpose, by id. pickled_whole:
+    whether an ordinary module can be made of it; else it is not pickled.
     """
+
+    pickled_whole = False
 
     def __init__(
         self,
@@ -167,10 +169,11 @@ class ShardedModule(DistributedModule, Bearer):
         """Have the calls of the module and of its parts come here, whoever took them before."""
         for part in self.module.modules():
             set_hook(part, self if part is self.module else SubmoduleCall(part, self))
+            if self.pickled_whole:
+                continue
             others = {name: value for name, value in vars(part).items() if name != GUARD}
             vars(part).clear()  # a pickler is to meet the mark before hooks that it cannot take
             vars(part).update({GUARD: PickleGuard(module_message(type(part).__name__))} | others)
-        guard_state_dict(self.module)
 
     def release(self) -> None:
         """The module is a part now: the whole one's root finds it sharded."""

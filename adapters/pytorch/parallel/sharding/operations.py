@@ -1,10 +1,12 @@
 """What DTensors do in the block that torch's own do not.
 
 - A number that is read of one (`float(x)`, `x.item()`, `if x:`) is the whole one; torch reads this
-  rank's part of a sum that is still in parts, in silence.
-- Beside an ordinary tensor of the same shape (an average of the weights that was begun before the
-  model was split) it is made whole, where no gradient is asked for; torch refuses the two together.
-  Where the DTensor is what is changed or differentiated, the ordinary one is cut as it is, once all
+  rank's part of a sum that is still in parts, in silence. So are many numbers (`x.tolist()`,
+  `x.numpy()`), which torch refuses.
+- Beside an ordinary tensor (of the same shape: an average of the weights that was begun before the
+  model was split; of another: a method of a model's that samples) it is made whole, where no
+  gradient is asked for; torch refuses the two together.
+  Where the DTensor is what is changed or differentiated, one of its shape is cut as it is, once all
   ranks are known to have the same.
 - Beside a number of this rank's own (a loss that a penalty on parameters is added to) a sum that is
   still in parts is made whole; torch takes the ranks' numbers for one, and their mean for each.
@@ -17,7 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +60,8 @@ _DATA: Any = torch.Tensor.data
 
 def in_the_block() -> DTensorHandlers:
     """Return what is put in place while a block is open."""
-    own = {"__format__": _formatted, "data": property(_DATA.__get__, _set_data)}
+    own = {"__format__": _formatted, "data": property(_DATA.__get__, _set_data),
+           "tolist": _listed, "numpy": _as_numpy}  # fmt: skip
     return DTensorHandlers(DTensor, _handlers(), own)
 
 
@@ -135,6 +138,14 @@ def _formatted(tensor: DTensor, how: str) -> str:
     return object.__format__(tensor, how) if tensor.dim() else tensor.item().__format__(how)
 
 
+def _listed(tensor: DTensor) -> Any:
+    return to_whole(tensor).tolist()
+
+
+def _as_numpy(tensor: DTensor, *, force: bool = False) -> Any:
+    return to_whole(tensor).numpy(force=force)
+
+
 def _set_data(tensor: DTensor, value: Any) -> None:
     """Set a tensor's data. torch does so to what stands for the shards alone, which stay.
 
@@ -170,18 +181,32 @@ def _in_place(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _made(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute what an ordinary tensor, or a list of them, becomes of whole ones."""
+    if isinstance(args[0], list | tuple) and _several_kinds(args[0]):
+        for one, other in zip(args[0], args[1], strict=True):
+            operation([one], [other], *args[2:], **kwargs)
+        return None
     first, second = (x[0] if isinstance(x, list | tuple) else x for x in args[:2])
     if _number_beside(first, second) or _number_beside(second, first):
         return past_handlers(DTensor, operation, tuple(map(_replicated, args)), kwargs)
-    if not (_ordinary(first, second) or _ordinary(second, first)):
+    alike = _ordinary(first, second) or _ordinary(second, first)
+    asked = torch.is_grad_enabled() and any(
+        getattr(x, "requires_grad", False) for x in (first, second)
+    )
+    if not alike and (asked or not _mixed(first, second)):
         _refuse_mixed(operation, first, second)
         return past_handlers(DTensor, operation, args, kwargs)
-    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+    ordinary, part = (second, first) if isinstance(first, DTensor) else (first, second)
+    if asked and (part.requires_grad or not ordinary.requires_grad):
         args = (_cut(args[0], second), _cut(args[1], first), *args[2:])
         return past_handlers(DTensor, operation, args, kwargs)
-    _tell_whole()
-    ordinary = second if isinstance(first, DTensor) else first
+    if alike and not asked:
+        _tell_whole()
     return operation(*tree_map(partial(_whole, ordinary.device), args), **kwargs)
+
+
+def _several_kinds(tensors: Sequence[Any]) -> bool:
+    """Tell a list of parameters in shards and of buffers, which are whole."""
+    return len({isinstance(x, DTensor) for x in tensors}) > 1
 
 
 def _drawn(operation: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -259,11 +284,16 @@ def _cut_alike(one: DTensor, other: Any) -> bool:
     return same and not any(placement.is_partial() for placement in one.placements)
 
 
-def _refuse_mixed(operation: OpOverload, *tensors: Any) -> None:
-    """Say in dream's words what torch would refuse."""
+def _mixed(*tensors: Any) -> bool:
+    """Tell what torch would refuse: a DTensor beside an ordinary tensor of several elements."""
     many = [x for x in tensors if isinstance(x, torch.Tensor) and x.numel() != 1]
-    if len({isinstance(x, DTensor) for x in many}) > 1:
-        shapes = " and ".join(str(tuple(x.shape)) for x in many)
+    return len({isinstance(x, DTensor) for x in many}) > 1
+
+
+def _refuse_mixed(operation: OpOverload, *tensors: Any) -> None:
+    """Say that in dream's words."""
+    if _mixed(*tensors):
+        shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
         raise Unsupported(
             "A parameter in shards meets an ordinary tensor outside of the module that gathers it. "
             f"Received: {operation}, of shapes {shapes}. Compute that inside the module's forward, "

@@ -30,7 +30,7 @@ from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import Forward, parameters_of
 from dream.adapters.pytorch.parallel.base import HONOURED, Parallelism, Participants
 from dream.adapters.pytorch.parallel.ddp.parallelism import Ddp, WeighedLoss
-from dream.adapters.pytorch.parallel.sharding import operations, state
+from dream.adapters.pytorch.parallel.sharding import operations, saving, state
 from dream.adapters.pytorch.parallel.sharding.gradients import (
     SpreadGradients,
     clipping_norm,
@@ -141,7 +141,8 @@ class Sharding(Parallelism):
         if self.alone:
             return
         hooks.made("module", self.registry.add)
-        hooks.wrap("save", state.saving_wholes)
+        saving.begin(self.world)
+        hooks.wrap("save", saving.saving_wholes)
         hooks.wrap("backward", self._bare.wrap)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -18,7 +18,6 @@ from dream._errors import ConfigurationError, Unsupported
 from dream.adapters.pytorch.call_hook import ModuleSet
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.parallel.sharding.meta import is_meta
-from dream.adapters.pytorch.parallel.sharding.state import guard_optimizer_state
 from dream.adapters.pytorch.private import tree_map
 from dream.adapters.pytorch.update.stamps import Stamps
 
@@ -95,7 +94,7 @@ class SplitParameters:
             self._optimizers.add(optimizer)
             if self._registry.world.world_size > 1:
                 optimizer.register_step_pre_hook(_GradientCheck(self._registry))
-            guard_optimizer_state(optimizer)
+            optimizer.register_load_state_dict_pre_hook(_optimizer_state_cut)
         self._swap(optimizer)
 
     def _swap(self, optimizer: Optimizer) -> None:
@@ -188,6 +187,32 @@ def _cut_alike(parameter: Any) -> None:
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def _optimizer_state_cut(optimizer: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+    """Take this rank's shards of whole tensors: a hook before load_state_dict."""
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    keys = [key for group in given["param_groups"] for key in group["params"]]
+    of = dict(zip(keys, stepped, strict=False))
+    state = {
+        key: {n: _cut_like(x, of.get(key)) for n, x in entries.items()}
+        if isinstance(entries, dict) else entries
+        for key, entries in given["state"].items()
+    }  # fmt: skip
+    return {**given, "state": state}
+
+
+def _cut_like(value: Any, parameter: Any) -> Any:
+    """Return an ordinary tensor of a parameter's state in shards as that is, or whole on every rank
+    where it has other sizes, as Adafactor's have. What has other dims stays: a count of steps."""
+    alike = type(value) is torch.Tensor and isinstance(parameter, DTensor)
+    if not alike or value.dim() == 0 or value.dim() != parameter.dim():
+        return value
+    if value.shape == parameter.shape:
+        return shard_like(value, parameter)
+    mesh = parameter.device_mesh
+    everywhere = [Replicate()] * mesh.ndim
+    return distribute_tensor(value, mesh, everywhere, src_data_rank=None)
 
 
 def shard_loaded(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -337,3 +337,74 @@ def cleared_late() -> dict[str, float]:
                 gap = (torch.tensor(cleared(clear)) - right).abs().max()
             gaps[clear.__name__] = max(gaps[clear.__name__], float(gap))
     return gaps
+
+
+def pulled() -> list[torch.Tensor]:
+    """Parameters of a loop whose loss pulls them to what they were after an epoch."""
+    torch.manual_seed(3)
+    model, loader = Scaled(), DataLoader(TensorDataset(torch.randn(9, 5), torch.randn(9, 2)), 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held: dict[str, torch.Tensor] = {}
+    for _ in range(2):
+        for x, y in loader:
+            loss = (model(x) - y).square().mean()
+            for name, p in model.named_parameters():
+                loss = loss + (0.1 * (p - held[name]).square().sum() if held else 0.0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        held = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+
+
+def pulled_apart() -> float:
+    right = pulled()
+    found = 0.0
+    for zero in (2, 3):
+        with dream.strategy("sharded", framework="torch", zero=zero):
+            pairs = zip(pulled(), right, strict=True)
+        found = max(found, *(float((a - b).detach().abs().max()) for a, b in pairs))
+    return found
+
+
+class Flow(nn.Module):
+    """Fits its first batch by writing to parameters, and samples by a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.rand(5)), nn.Parameter(torch.rand(5))
+        self.fitted = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.fitted:
+            self.shift.data.copy_(-x.mean(0))
+        return (x + self.shift) * self.scale.exp()
+
+    def sample(self, z: torch.Tensor) -> torch.Tensor:
+        return z * (-self.scale).exp() - self.shift
+
+
+def sampled() -> dict[str, Any]:
+    """Numbers of a model's method without gradients; and what it is told that writes there."""
+    torch.manual_seed(0)
+    plain, z = Flow(), torch.randn(7, 5)
+    state = {name: value.clone() for name, value in plain.state_dict().items()}
+    with dream.strategy("sharded", framework="torch"), torch.no_grad():
+        model = Flow()
+        model.load_state_dict(state)
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        gap = float((model.sample(z) - plain.sample(z)).abs().max())
+        lists = [p.tolist() == q.tolist() for p, q in zip(*map(_of, (model, plain)), strict=True)]
+        arrays = [bool((p.detach().numpy() == q.detach().numpy()).all())
+                  for p, q in zip(*map(_of, (model, plain)), strict=True)]  # fmt: skip
+        model.fitted = False
+        try:
+            model(z)
+            said = "nothing"
+        except dream.Unsupported as error:
+            said = str(error)
+    return {"gap": gap, "alike": all(lists + arrays), "said": said}
+
+
+def _of(model: nn.Module) -> list[nn.Parameter]:
+    return [*model.parameters()]

@@ -82,6 +82,31 @@ class Tied(nn.Module):
         return self.decoded(hidden + near)[:, :3]
 
 
+class Head(nn.Module):
+    """Computes with a parameter of its own in a method beside `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.classes = nn.Linear(6, 4), nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.classes.t()
+
+
+class Outer(nn.Module):
+    """Calls that method of its part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head.logits(self.head(x))
+
+
 def _logits(given: Any) -> torch.Tensor:
     found: torch.Tensor = given if isinstance(given, torch.Tensor) else given.logits
     return found
@@ -93,6 +118,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "distribution": lambda: Parts(lambda logits: torch.distributions.Categorical(logits=logits)),
     "attribute": Leaves,
     "tied": Tied,
+    "method": Outer,
 }
 
 

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.slow
 
 def both() -> dict[str, Any]:
     told = {"unlike": cases.unlike(), "written": cases.written(), "func": cases.by_functions()}
-    return cases.apart() | told | {"late": cases.cleared_late()}
+    more = {
+        "late": cases.cleared_late(),
+        "sampled": cases.sampled(),
+        "pulled": cases.pulled_apart(),
+    }
+    return cases.apart() | told | more
 
 
 @cache
@@ -59,3 +64,21 @@ def test_what_would_be_lost_is_not_written(name: str) -> None:
 def test_what_is_no_copy_is_written_and_read() -> None:
     for rank in found():
         assert rank["written"]["read"] == "24.0 3.0"
+
+
+def test_a_method_without_gradients_computes_with_whole_parameters() -> None:
+    """It was refused; lists and arrays of a parameter ended in torch's words."""
+    for rank in found():
+        assert rank["sampled"]["gap"] <= 1e-6
+        assert rank["sampled"]["alike"]
+
+
+def test_what_forward_writes_without_gradients_is_no_more_lost_in_silence() -> None:
+    for rank in found():
+        assert "A forward pass writes to a parameter that is sharded" in rank["sampled"]["said"]
+
+
+def test_a_loss_pulls_parameters_to_copies_of_them() -> None:
+    """With zero=2, where they stay gathered after a call, it ended in torch's words."""
+    for rank in found():
+        assert rank["pulled"] <= 1e-6

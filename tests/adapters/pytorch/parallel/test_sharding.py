@@ -44,27 +44,30 @@ def test_copies_are_split_too(ranks: int) -> None:
         assert max(case["state"].values()) <= 1e-6, what
         assert max(case["back"].values()) == 0.0, what
         assert case["kind"] == "Reader"
-        assert case["pickled"].startswith("ConfigurationError: A split model cannot be pickled")
+        if "tensor" in what:
+            assert case["pickled"].startswith("ConfigurationError: A split model cannot be pickled")
+        else:
+            assert case["pickled"] == "nothing was raised"
 
 
 @pytest.mark.parametrize("when", ["inside", "after"])
 def test_a_part_is_never_saved_as_a_whole(when: str) -> None:
-    """In the block, and after it, where torch.save is torch's own again."""
+    """In the block, and after it, where torch.save is torch's own again. What is in shards is whole
+    in its file (`test_saved_shards`)."""
     for what, both in figures("saved"):
         case = both[when]
         assert case["whole"] == "nothing was raised", case
         for kept, words in SAID.items():
-            if "'zero': 1" in what and kept != "state":
-                assert case[kept] == "nothing was raised", (what, kept, case[kept])
-            else:
+            if "pipeline" in what or (kept == "module" and "tensor" in what):
                 assert case[kept].startswith("ConfigurationError: "), (what, kept, case[kept])
                 assert any(word in case[kept] for word in words), (what, kept, case[kept])
+            else:
+                assert case[kept] == "nothing was raised", (what, kept, case[kept])
 
 
-TENSOR = ("This rank holds a part of the tensor", "Another rank holds the tensor")
 SAID = {
-    "model": TENSOR, "nested": TENSOR,
-    "state": ("This rank holds a part", "the state of its own stages"),
+    "model": ("Another rank holds the tensor",), "nested": ("Another rank holds the tensor",),
+    "state": ("the state of its own stages",),
     "module": ("A split model cannot be pickled", "Another rank holds"),
 }  # fmt: skip
 
