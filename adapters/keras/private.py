@@ -317,12 +317,6 @@ def output_losses(model: Any) -> list[Any]:
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
-def metrics_of_step(model: Any) -> list[Any]:
-    """Return the metrics that Keras's own step updates: of the loss, and those given to compile."""
-    own = (model._loss_tracker, *output_losses(model), model._compile_metrics)
-    return leaf_metrics(metric for metric in own if metric is not None)
-
-
 def compiled_loss(model: Any) -> Any:
     """Return what computes the loss that a model was compiled with, of (y, y_pred,
     sample_weight)."""

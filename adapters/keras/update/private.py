@@ -1,5 +1,5 @@
-"""Keras's private names by which a model's graph is run call by call. Read off Keras 3.15, and held
-by tests/adapters/keras/test_keras_private.py."""
+"""Keras's private names by which a model's graph is run call by call, and of what its own step
+updates. Read off Keras 3.15, and held by tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
@@ -67,3 +67,9 @@ def list_labels(model: Any, when: Callable[[], bool]) -> None:
         return call(y_true, y_pred, sample_weight)
 
     compiled.call = listed
+
+
+def metrics_of_step(model: Any) -> list[Any]:
+    """Return the metrics that Keras's own step updates: of the loss, and those given to compile."""
+    own = (model._loss_tracker, *private.output_losses(model), model._compile_metrics)
+    return private.leaf_metrics(metric for metric in own if metric is not None)

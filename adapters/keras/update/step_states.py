@@ -7,7 +7,7 @@ from typing import Any, final
 
 import keras
 
-from dream.adapters.keras import private
+from dream.adapters.keras.update import private
 
 _ADDS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 _UPDATES = (*_ADDS, keras.metrics.MeanMetricWrapper.update_state)
