@@ -80,7 +80,7 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
         for scope in (
             kept(model), private.rehearsal(model), _plain_variables_kept(model),
             generators_kept(engine),
-            drawn_by(OneRow(note)), batch_norm.standing_still(note),
+            drawn_by(OneRow(note, engine.generators)), batch_norm.standing_still(note),
             losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)

@@ -86,7 +86,7 @@ class Reader:
         self.untraced = UntracedCalls(among, self.lineage)
         self._factors = Factors(among)
         self.said: set[str] = set()
-        self._passes = 0
+        self._passes, self._whole = 0, ""
 
     @property
     def settled(self) -> bool:
@@ -118,6 +118,8 @@ class Reader:
     ) -> LossReading:
         """fresh: whether no gradients of these modules are there yet that a late factor would
         multiply too. cut: this is one of an update's micro-batches."""
+        if self._whole:
+            self._tell_first(armed)
         if not self.settled:
             self.untraced.settle(armed)
         terms = [terms_of(root, armed, self._apart) for root in roots]
@@ -139,7 +141,19 @@ class Reader:
         line = (_OF_KEPT if kept else _WHOLE) if why is None else why
         if not line or line in self.said or self._among.world_size == 1:
             return
-        if any(isinstance(x, torch.Tensor) for x in inputs):
+        if not any(isinstance(x, torch.Tensor) for x in inputs):
+            return
+        if self._passes:
+            tell_once(line, self.said)
+        else:
+            self._whole = self._whole or line
+
+    def _tell_first(self, armed: list[TrainingCall]) -> None:
+        """Say what was to be said of calls before the first backward pass, unless a later call was
+        on a loader's batch: models are called once for their shapes."""
+        line, self._whole = self._whole, ""
+        last = {call.bearer: call.share for call in armed}
+        if line and None in last.values():
             tell_once(line, self.said)
 
     def hear(self, told: float) -> None:
