@@ -219,7 +219,7 @@ def stacked() -> list[list[tf.Tensor]]:
 
 
 def _stacks(op: tf.Operation) -> bool:
-    return op.type == "ConcatV2" and tf.get_static_value(op.inputs[-1]) == 0
+    return op.type == "ConcatV2" and bool(tf.get_static_value(op.inputs[-1]) == 0)
 
 
 def _pieces(op: tf.Operation) -> list[tf.Tensor]:
