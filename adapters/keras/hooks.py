@@ -34,6 +34,7 @@ from dream.adapters.keras import (
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.draws import ShareRows, drawn_by, global_forms, noting_stacks
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.private import losses_by_thread
 from dream.data import tracked
 from dream.stall.phases import Phase, PhaseRule
 
@@ -151,6 +152,7 @@ class _Shared:
 def _unscale(patches: Patches) -> None:
     for module, name in private.loss_scaling():
         patches.replace(module, name, lambda value: value)
+    patches.replace(keras.Layer, *losses_by_thread())
 
 
 def _draw_globally(patches: Patches) -> None:
@@ -165,7 +167,7 @@ _unscaled, _drawn = _Shared(_unscale), _Shared(_draw_globally)
 
 def unscaled_losses() -> AbstractContextManager[None]:
     """Inside, a replica's loss is the mean over its own samples: Keras does not divide it by the
-    number of replicas."""
+    number of replicas, and what layers add to it is that replica's."""
     return _unscaled.inside()
 
 

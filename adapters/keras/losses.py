@@ -287,9 +287,11 @@ def _kinds_once(
                 found = kinds_of(function(value, False), like)
             if len(found) != count:  # layers add others in training
                 with (
-                    tried_alone(engine, model), private.rehearsal(model, value),
-                    drawn_by(OneRow(lambda _: None)), batch_norm.standing_still(lambda _: None),
-                ):  # fmt: skip
+                    tried_alone(engine, model),
+                    private.rehearsal(model, value),
+                    drawn_by(OneRow(lambda _: None, engine.generators)),
+                    batch_norm.standing_still(lambda _: None),
+                ):
                     found = kinds_of(_drawing_again(engine, function(value, True)), like)
             return found if len(found) == count else ["unknown"] * count
 

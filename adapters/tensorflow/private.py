@@ -204,18 +204,27 @@ STATEFUL_DRAWS = frozenset(
 """The operations behind tf.random that draw from a state of the graph's own."""
 
 
-def stacked() -> set[int]:
-    """Say in how many pieces tensors of a length that is not known were put one behind the other,
-    in the graph that is being traced."""
+def stacked() -> list[list[tf.Tensor]]:
+    """Return what tensors of a length that is not known were put together from, one piece behind
+    the other, in the graph that is being traced."""
     if tf.executing_eagerly():
-        return set()
-    found = set()
+        return []
+    found = []
     for op in tf.compat.v1.get_default_graph().get_operations():
-        if op.type == "ConcatV2" and tf.get_static_value(op.inputs[-1]) == 0:
+        if _stacks(op):
             dims = op.outputs[0].shape
             if dims.rank and dims[0] is None:
-                found.add(len(op.inputs) - 1)
+                found.append(_pieces(op))
     return found
+
+
+def _stacks(op: tf.Operation) -> bool:
+    return op.type == "ConcatV2" and bool(tf.get_static_value(op.inputs[-1]) == 0)
+
+
+def _pieces(op: tf.Operation) -> list[tf.Tensor]:
+    each = ([*_pieces(x.op)] if _stacks(x.op) else [x] for x in op.inputs[:-1])
+    return [piece for pieces in each for piece in pieces]
 
 
 def stateful_draws() -> list[str]:

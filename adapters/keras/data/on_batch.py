@@ -14,7 +14,7 @@ from dream._log import logger
 from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.alike import digest_of_arrays
 from dream.adapters.keras.data.share import BATCH, SHARE, BatchShare
-from dream.adapters.keras.data.sources import DIGESTS
+from dream.adapters.keras.data.sources import DIGESTS, check_dense
 from dream.adapters.keras.engine import Engine
 from dream.data.alike import Looks
 
@@ -100,6 +100,7 @@ def _shown(batch: Any, share: BatchShare) -> dict[str, Any]:
 
 def _packed(given: Arguments) -> Any:
     x, y, weight = given["x"], given["y"], given["sample_weight"]
+    check_dense((x, y))
     if given.get("class_weight") is not None and weight is None:
         weight = private_data.sample_weights(y, given["class_weight"])
     return keras.utils.pack_x_y_sample_weight(x, y, weight)

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import keras
 import numpy as np
+from keras import tree
 from numpy.typing import NDArray
 
 from dream._errors import Unsupported
@@ -272,3 +273,18 @@ def digest_of_bytes(arrays: Iterable[NDArray[Any]]) -> int:
     for array in arrays:
         crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
     return crc % (DIGESTS - 1) + 1
+
+
+_MADE_DENSE = {"SparseTensor": "tf.sparse.to_dense(x)", "RaggedTensor": "x.to_tensor()"}
+
+
+def check_dense(batch: Any) -> None:
+    """Refuse tensors whose rows cannot be taken as those of others are."""
+    for x in tree.flatten(batch):
+        how = _MADE_DENSE.get(type(x).__name__)
+        if how is not None:
+            raise Unsupported(
+                "A batch's rows are dealt out, and sparse and ragged tensors do not hold theirs as "
+                f"others do. Received: a {type(x).__name__} of shape {x.shape}. Make it dense in "
+                f"the data, as by dataset.map(lambda x, y: ({how}, y))."
+            )

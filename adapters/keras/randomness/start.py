@@ -8,6 +8,7 @@ import zlib
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from secrets import randbits
 from typing import Any
 
@@ -47,6 +48,10 @@ class Generators(ABC):
     @abstractmethod
     def go_on_from(self, state: Any) -> None:
         """Have the framework's own generator go on from where `now` found one."""
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Inside, what Keras's functions draw by is as the framework has it."""
+        return nullcontext()
 
     def of(self, x: Any) -> bytes | None:
         """Say what the order of fit's `x` is drawn from."""

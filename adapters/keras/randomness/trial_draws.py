@@ -4,7 +4,7 @@ afterwards."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 import keras
@@ -13,6 +13,7 @@ from keras import ops
 from dream.adapters.keras import private
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.randomness.draws import ShareRows
+from dream.adapters.keras.randomness.start import Generators
 from dream.data import generators
 
 
@@ -20,9 +21,12 @@ from dream.data import generators
 class OneRow(ShareRows):
     """Draws one row, which all samples have: so parts draw what the whole does."""
 
-    def __init__(self, note: Callable[[Sequence[Any]], None]) -> None:
-        """note: told of each shape."""
-        self._note = note
+    def __init__(self, note: Callable[[Sequence[Any]], None], generators: Generators) -> None:
+        """note: told of each shape. generators: the framework's."""
+        self._note, self._generators = note, generators
+
+    def aside(self) -> AbstractContextManager[Any]:
+        return self._generators.aside()
 
     def dims(self, shape: Any) -> Sequence[Any]:
         if not hasattr(shape, "dtype"):

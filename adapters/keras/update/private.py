@@ -3,8 +3,10 @@ updates. Read off Keras 3.15, and held by tests/adapters/keras/test_keras_privat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 from keras import tree
@@ -73,3 +75,21 @@ def metrics_of_step(model: Any) -> list[Any]:
     """Return the metrics that Keras's own step updates: of the loss, and those given to compile."""
     own = (model._loss_tracker, *private.output_losses(model), model._compile_metrics)
     return private.leaf_metrics(metric for metric in own if metric is not None)
+
+
+def losses_by_thread() -> tuple[str, property]:
+    """Return the name under which a layer keeps the losses that calls of it add, and what keeps
+    those of each thread by themselves: replicas of one process are traced by turns, each in a
+    thread, and one may be in the middle of a call, as at a BatchNorm, while another is in it."""
+    name, held = "_losses", threading.local()
+
+    def kept(layer: Any) -> list[Any]:
+        lists = vars(held).setdefault("lists", WeakKeyDictionary())
+        found: list[Any] = lists.setdefault(layer, [])
+        return found
+
+    def keep(layer: Any, losses: list[Any]) -> None:
+        vars(layer)[name] = losses  # for when nobody is inside
+        kept(layer)[:] = losses
+
+    return name, property(kept, keep)

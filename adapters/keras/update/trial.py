@@ -26,6 +26,8 @@ CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
 _CLOSE = {"float16": 0.1, "bfloat16": 0.1}
 """How far apart two values of one batch may be, in times of their norm, by a model's dtype."""
+_SPARE = {"float16": 1e-3, "bfloat16": 1e-3}
+"""And in times of the largest norm beside it, of what is 0 but for rounding."""
 _tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
 
 
@@ -62,7 +64,7 @@ def are_close(
     times: how much farther apart they may be than in an ordinary batch."""
     close = times * _CLOSE.get(str(model.compute_dtype), 1e-3)
     sizes = [float(np.linalg.norm(a)) for a in found]
-    spare = 1e-6 * max([1.0, *sizes])
+    spare = _SPARE.get(str(model.compute_dtype), 1e-6) * max([1.0, *sizes])
     return all(
         float(np.linalg.norm(a - b)) <= close * size + spare
         for a, b, size in zip(found, others, sizes, strict=True)
@@ -80,7 +82,7 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
         for scope in (
             kept(model), private.rehearsal(model), _plain_variables_kept(model),
             generators_kept(engine),
-            drawn_by(OneRow(note)), batch_norm.standing_still(note),
+            drawn_by(OneRow(note, engine.generators)), batch_norm.standing_still(note),
             losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
             scopes.enter_context(scope)

@@ -43,6 +43,9 @@ class TorchGenerators(Generators):
     def go_on_from(self, state: bytes) -> None:
         go_on_from(state)
 
+    def aside(self) -> AbstractContextManager[Any]:
+        return current.together()
+
 
 @contextmanager
 def torch_draws(rows: Rows, memory: RowMemory) -> Iterator[None]:
@@ -83,7 +86,7 @@ class TorchRows(ShareRows):
             cut = slice(int(share.first), int(share.first) + self._count)
         # without a sample, the one that stands in weighs nothing
         self._own = cut if share.count else slice(0, 1)
-        self._stacked: set[int] = set()
+        self._stacked: dict[int, tuple[int, ...]] = {}
 
     def aside(self) -> AbstractContextManager[Any]:
         return current.together()
@@ -108,16 +111,20 @@ class TorchRows(ShareRows):
 
     def take(self, tensor: Any, length: Any) -> Any:
         each = length // self._count
-        if each == 1:
-            return tensor[self._own]
-        if each in self._stacked:
-            return tensor.unflatten(0, (each, self._total))[:, self._own].flatten(0, 1)
-        rows = tensor.unflatten(0, (self._total, each))[self._own]
-        return rows.flatten(0, 1)
+        pieces = self._stacked.get(each, (each,))
+        parts = tensor.split([many * self._total for many in pieces])
+        rows = [
+            part.unflatten(0, (self._total, many))[self._own].flatten(0, 1)
+            for part, many in zip(parts, pieces, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
-        if axis == 0 and all(len(piece) == self._count for piece in pieces):
-            self._stacked.add(len(pieces))
+        lengths = [len(piece) for piece in pieces]
+        if axis == 0 and all(n and n % self._count == 0 for n in lengths):
+            each = [n // self._count for n in lengths]
+            found = [m for many in each for m in self._stacked.get(many, (many,))]
+            self._stacked[sum(each)] = tuple(found)
 
     def spread(self, tensor: Any, length: Any) -> Any:
         tensor = keras.ops.convert_to_tensor(tensor)

@@ -86,7 +86,7 @@ class Reader:
         self.untraced = UntracedCalls(among, self.lineage)
         self._factors = Factors(among)
         self.said: set[str] = set()
-        self._passes = 0
+        self._passes, self._whole = 0, ""
 
     @property
     def settled(self) -> bool:
@@ -122,6 +122,8 @@ class Reader:
             self.untraced.settle(armed)
         terms = [terms_of(root, armed, self._apart) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
+        if self._whole:
+            self._tell_first(bearers, armed)
         listed = [term for each in terms for term in each]
         found, asks = self._looks.at(roots, listed, armed)
         asks = self.untraced.asks() or asks
@@ -133,13 +135,28 @@ class Reader:
         told = float(weighed.overtaken) + _ASKS * asks
         return LossReading(bearers, terms, weighed, self.settled, told)
 
-    def tell_whole(self, inputs: Sequence[object], why: str | None, *, kept: bool) -> None:
+    def tell_whole(
+        self, inputs: Sequence[object], why: str | None, *, kept: bool, first: bool
+    ) -> None:
         """Say, once, that a batch is no loader's. why: it is one's, which gave all of it, and what
-        is to be said of that. kept: whether there are some that were."""
+        is to be said of that. kept: whether there are some that were. first: whether this is its
+        model's first call, which may be for shapes alone."""
         line = (_OF_KEPT if kept else _WHOLE) if why is None else why
         if not line or line in self.said or self._among.world_size == 1:
             return
-        if any(isinstance(x, torch.Tensor) for x in inputs):
+        if not any(isinstance(x, torch.Tensor) for x in inputs):
+            return
+        if first:
+            self._whole = self._whole or line
+        else:
+            tell_once(line, self.said)
+
+    def _tell_first(self, bearers: Sequence[Bearer], armed: Sequence[TrainingCall]) -> None:
+        """Say what was to be said of first calls, where there has been no later one on a loader's
+        batch."""
+        line, self._whole = self._whole, ""
+        last = {call.bearer: call.share for call in armed if call.bearer in bearers}
+        if None in last.values():
             tell_once(line, self.said)
 
     def hear(self, told: float) -> None:

@@ -106,7 +106,9 @@ def _of_ranks(shares: Sequence[Any]) -> Any:
 
 
 def _inputs(source: Arrays) -> Any:
-    return tree.lists_to_tuples(private_data.sliceable(source.inputs, "tensorflow"))
+    inputs = tree.lists_to_tuples(private_data.sliceable(source.inputs, "tensorflow"))
+    sources.check_dense(inputs)
+    return inputs
 
 
 def _zipped(places: tf.data.Dataset, inputs: Any) -> tf.data.Dataset:
@@ -245,6 +247,7 @@ def _taken(source: Batches, take: Callable[[Any], Any]) -> Callable[[int], tf.da
 
     @as_it_stands
     def cut(*batch: Any) -> Any:
+        sources.check_dense(batch)
         return take(batch[0] if len(batch) == 1 else batch)
 
     def elements(left_out: int) -> tf.data.Dataset:

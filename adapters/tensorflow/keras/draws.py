@@ -69,6 +69,7 @@ class GraphRows(ShareRows):
         self._first = tf.where(total > 0, first, 0)
         self._step = tf.where(total > 0, parts, 1) if in_turn else 1
         self._total = tf.where(total > 0, total, self._count)
+        self._stacked: list[Sequence[tf.Tensor]] = []
 
     def dims(self, shape: Any) -> Sequence[Any]:
         if isinstance(shape, (tuple, list, tf.TensorShape)):
@@ -84,6 +85,10 @@ class GraphRows(ShareRows):
         if not rows or not length or length % rows:
             return False
         return not is_written(dims, rows)
+
+    def stacked(self, pieces: Sequence[Any], axis: Any) -> None:
+        if axis == 0 and tf.executing_eagerly():  # the graph tells else
+            self._stacked.append(list(pieces))
 
     def whole(self, length: Any) -> tf.Tensor:
         length = tf.cast(length, tf.int32)
@@ -111,15 +116,26 @@ class GraphRows(ShareRows):
     def _places(self, length: Any) -> tf.Tensor:
         """Return where the part's rows, so many, lie in the global batch."""
         length = tf.cast(length, tf.int32)
-        each = tf.maximum(length // self._count, 1)
+        each = length // self._count
         own = tf.range(length)
-        sample = self._first + own // each * self._step
-        there = tf.minimum(sample, self._total - 1) * each + own % each
-        for pieces in sorted(private.stacked()):
-            sample = tf.minimum(self._first + own % self._count * self._step, self._total - 1)
-            behind = own // self._count * self._total + sample
-            there = tf.where(each == pieces, behind, there)
+        there = self._behind(own, [each])
+        for pieces in (*private.stacked(), *self._stacked):
+            lengths = [tf.shape(piece)[0] for piece in pieces]
+            fits = [self._fits(each) for each in lengths]
+            many = self._behind(own, [each // self._count for each in lengths])
+            there = tf.where(tf.reduce_all([tf.add_n(lengths) == length, *fits]), many, there)
         return tf.where(self._fits(length), there, own)
+
+    def _behind(self, own: tf.Tensor, each: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return where rows lie in the global batch, of pieces that lie one behind the other.
+        each: how many rows a piece has for each sample."""
+        there, here, before = own, tf.constant(0), tf.constant(0)
+        for many in each:
+            inner, rows = own - here, tf.maximum(many, 1)
+            sample = tf.minimum(self._first + inner // rows * self._step, self._total - 1)
+            there = tf.where(inner >= 0, before + sample * many + inner % rows, there)
+            here, before = here + many * self._count, before + many * self._total
+        return there
 
 
 def _static_where_known(shape: tf.Tensor) -> list[Any]:

@@ -228,6 +228,15 @@ def a_layer_adds_a_mean(block: Block) -> Figures:
 
 
 @case
+def a_layer_adds_a_mean_before_a_batch_norm(block: Block) -> Figures:
+    """At which replicas of one process take turns, in the middle of their calls."""
+    with block:
+        keras.utils.set_random_seed(3)
+        inner = layers.Dense(6), Averaging(), layers.BatchNormalization(), Averaging()
+        return counted(compiled(net(*inner)))
+
+
+@case
 def a_layer_adds_a_sum(block: Block) -> Figures:
     with block:
         keras.utils.set_random_seed(3)  # a layer's initializer draws its seed as it is made

@@ -291,6 +291,7 @@ def _acts(devices: int) -> dict[str, Callable[[], str]]:
         acts[function.__name__] = lambda f=function: _said_of(plain(metrics=[f]))
     acts["counter"] = lambda: str(_counted() / devices)
     acts["attends"] = lambda: _said_of(plain(Attends()))
+    acts["attends in bfloat16"] = _said_in_bfloat16
     acts["capped"] = lambda: _said_of(plain(Capped()))
     for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
         acts[name] = lambda b=backward: _said_of(_changing_gradients(b))
@@ -320,6 +321,21 @@ def _said_of_tests(number: Callable[[Any], Any]) -> str:
     made = own(OWN["mean"], TracksTests)
     made.tested_by = number
     return _said_of(made, tests=True)
+
+
+def _said_in_bfloat16() -> str:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        seen = keras.Input((WIDTH,))
+        rows = layers.Dense(8)(layers.Reshape((WIDTH, 1))(seen))
+        mixed = layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 4)(rows, rows))
+        made = OwnStep(seen, layers.Dense(1, dtype="float32")(mixed))
+        made.own_loss = OWN["mean"]
+        made.compile(keras.optimizers.SGD(0.1))
+        return _said_of(made)
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _said_of_positives() -> str:

@@ -119,6 +119,28 @@ def divided(policy: str) -> Any:
     return tf.data.Dataset.from_tensor_slices(arrays()).batch(BATCH).with_options(options)
 
 
+def sparse_and_ragged() -> list[str]:
+    """What fits on sparse arrays, sparse batches, one of them, and ragged ones end in."""
+    import tensorflow as tf
+
+    x, y = arrays()
+    sparse, ragged = tf.sparse.from_dense(x), tf.RaggedTensor.from_tensor(x)
+    said = []
+    with block({}):
+        model = compiled(net())
+        for fit in (
+            lambda: model.fit(sparse, y, verbose=0),
+            lambda: model.fit(tf.data.Dataset.from_tensor_slices((sparse, y)).batch(8), verbose=0),
+            lambda: model.train_on_batch(sparse, y),
+            lambda: model.fit(tf.data.Dataset.from_tensor_slices((ragged, y)).batch(8), verbose=0),
+        ):
+            try:
+                fit()
+            except dream.Unsupported as error:
+                said.append(str(error))
+    return said
+
+
 @refusal
 def other_auto_shard_policy_off(options: dict[str, Any]) -> None:
     with block(options):

@@ -15,7 +15,8 @@ from keras_own_numbers import ended, numbers
 import dream
 
 __all__ = ["ended", "said_of_rows"]
-WIDTH = 5
+WIDTH = 6
+"""As many as joined parts of a batch that a step is tried on have rows: 3 and 3."""
 
 
 class _Zipped(keras.utils.PyDataset):  # type: ignore[misc]
@@ -36,10 +37,12 @@ class _Zipped(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class Two(keras.Model):  # type: ignore[misc]
-    """Two losses, each a mean over a tensor of its own."""
+    """Two losses, each a mean over a tensor of its own. joined: both tensors are given to a layer
+    one behind the other."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, *, joined: bool = False) -> None:
         super().__init__()
+        self.joined = joined
         self.inner = keras.Sequential([layers.Dropout(rate, seed=3), layers.Dense(2)])
         self.inner.build((None, WIDTH))
         self.built = True
@@ -49,6 +52,10 @@ class Two(keras.Model):  # type: ignore[misc]
 
     def train_step(self, batch: Any) -> Any:
         def loss() -> Any:
+            if self.joined:
+                few = ops.shape(batch[0])[0]
+                both = self.inner(ops.concatenate(batch), training=True)
+                return ops.mean(both[:few] ** 2) + ops.mean((both[few:] - 1) ** 2)
             few, many = (self.inner(x, training=True) for x in batch)
             return ops.mean(few**2) + ops.mean((many - 1) ** 2)
 
@@ -67,9 +74,9 @@ class Two(keras.Model):  # type: ignore[misc]
         return {"value": value}
 
 
-def _trained(*sizes: tuple[int, int], rate: float = 0.0) -> list[Any]:
+def _trained(*sizes: tuple[int, int], rate: float = 0.0, joined: bool = False) -> list[Any]:
     keras.utils.set_random_seed(1)
-    made = Two(rate)
+    made = Two(rate, joined=joined)
     made.compile(keras.optimizers.SGD(0.1))
     made.fit(_Zipped(*sizes), epochs=2, verbose=0)
     return made.get_weights()  # type: ignore[no-any-return]
@@ -79,6 +86,13 @@ def _trained(*sizes: tuple[int, int], rate: float = 0.0) -> list[Any]:
 def many_rows_for_each_sample() -> list[Any]:
     """Of the second tensor, or of the first."""
     return [*_trained((4, 12), (3, 9), rate=0.3), *_trained((12, 4), (6, 2), rate=0.3)]
+
+
+@numbers
+def many_rows_behind_each_other() -> list[Any]:
+    """As the views of labelled samples and of others, which are drawn for at once."""
+    sizes = (4, 12), (3, 9), (6, 2)
+    return [each for s in sizes for each in _trained(s, s, rate=0.5, joined=True)]
 
 
 @numbers
@@ -134,6 +148,7 @@ def said_of_rows() -> list[str]:
     logging.getLogger("dream").addHandler(heard)
     with dream.strategy("mirrored"):
         _trained((4, 12), (2, 6), (2, 1))
+        _trained((4, 4), (2, 2), rate=0.5, joined=True)
         before = len(heard.buffer)
         found = _trained((3, 5))
     assert all(np.isfinite(each).all() for each in found)

@@ -74,6 +74,16 @@ def test_refused_on_every_rank(cell: Cell, said: list[dict[str, str]], name: str
         assert "Received: " in rank[name]
 
 
+def test_sparse_and_ragged_tensors_are_refused() -> None:
+    """On TensorFlow alone can they be fitted on."""
+    said = keras_launching.call(ON_TENSORFLOW, "keras_refusals", "sparse_and_ragged")
+    for rank in said:
+        assert all("Make it dense" in words for words in rank), rank
+        assert [words.partition("a ")[2].split()[0] for words in rank] == [
+            "SparseTensor", "SparseTensor", "SparseTensor", "RaggedTensor",
+        ]  # fmt: skip
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("cell", CELLS, ids=str, indirect=True)
 def test_a_dataset_may_ask_to_be_divided_by_samples(cell: Cell) -> None:

@@ -25,6 +25,7 @@ NAMES = [
     "several_outputs_weighed",
     "labels_of_one_output_of_two",
     "a_layer_adds_a_mean",
+    "a_layer_adds_a_mean_before_a_batch_norm",
     "a_layer_adds_a_mean_behind_recurrent_dropout",
     "a_layer_adds_a_sum",
     "a_layer_adds_a_sum_in_training",
@@ -47,6 +48,7 @@ HELD = {
     "masked_words_with_weights": "masked_words, and sample_weight of the contract",
     "one_number_that_is_a_mean": "one_number_that_is_a_sum",
     "a_layer_adds_a_mean": "a_layer_adds_a_sum",
+    "a_layer_adds_a_mean_before_a_batch_norm": "two devices, whose replicas take turns there",
     "weighted_metrics_of_masked_words": "masked_words; weights change in place on torch alone",
     "metrics_of_answers_seldom_right": "metrics_of_one_number",
     "several_outputs_weighed": "several_outputs of the contract",
@@ -54,7 +56,7 @@ HELD = {
 }
 
 
-@over(NAMES, held=HELD)
+@over(NAMES, held=HELD, devices=["a_layer_adds_a_mean_before_a_batch_norm"])
 def test_figures_are_those_of_one_device(ranks: list[dict[str, Any]], name: str) -> None:
     assert_as_on_one_device(ranks, name)
 

@@ -47,6 +47,7 @@ QUIET = (
     "mean, tracked in tests",
     "sum, tracked in tests",
     "attends",
+    "attends in bfloat16",
 )
 
 

@@ -106,7 +106,8 @@ class DdpModule(DistributedModule, Bearer):
         if share is None and self.module.training:
             shares, given = self.registry.shares, (*args, *kwargs.values())
             why = shares.why_whole(given)
-            self._backward.reader.tell_whole(given, why, kept=shares.kept)
+            first = self._ddp is None
+            self._backward.reader.tell_whole(given, why, kept=shares.kept, first=first)
         return self._run(share, args, kwargs)
 
     def call_part(
