@@ -95,9 +95,7 @@ def _begun(batch: Any, share: BatchShare, engine: Engine) -> Any:
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     batch, share = _told_apart(element, engine)
-    return batch, BatchShare(
-        share.count, share.total, share.digest, share.first, engine.rows(batch)
-    )
+    return batch, share._replace(rows=engine.rows(batch))
 
 
 def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
@@ -114,7 +112,7 @@ def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
         return engine.own_of(element)
     if isinstance(element, dict) and EVEN in element:
         batch = element[EVEN]
-        return batch, BatchShare.even(batch, engine.parts, element.get(SHARE))
+        return batch, BatchShare.even(engine.rows(batch), engine.parts, element.get(SHARE))
     if isinstance(element, dict) and SHARE in element:
         share = element[SHARE]
         if not isinstance(share, BatchShare):

@@ -45,8 +45,8 @@ class TensorFlowEngine(Engine):
         return [slices.times(t, weight) for t in tensors]
 
     def keep(self, share: BatchShare, tensors: Sequence[Any]) -> list[Any]:
-        if not tf.is_tensor(share.count):
-            return list(tensors) if share.count > 0 else [tf.zeros_like(t) for t in tensors]
+        if share.equal is not None:  # where one part has samples, all have
+            return list(tensors)
         there = share.count > 0
         return [tf.where(there, t, tf.zeros_like(t)) for t in tensors]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple, final
 
 import keras
-from keras import tree
 
 from dream.data.partition import Share
 
@@ -31,7 +30,8 @@ class BatchShare(NamedTuple):
     count, total: this part's samples and the global batch's. digest: a number below 2**23 made of
     the global batch, so that ranks can tell when they read different ones; None where they compare
     none. first: where the part's samples begin in it; None where they are dealt out. rows: of this
-    part's batch, as it is shown.
+    part's batch, as it is shown. equal: how many shares there are, where a step knows that all are
+    equal.
     """
 
     count: Any
@@ -39,6 +39,7 @@ class BatchShare(NamedTuple):
     digest: Any = 0.0
     first: Any = None
     rows: Any = None
+    equal: int | None = None
 
     @classmethod
     def of(cls, share: Share, digest: float = 0.0) -> BatchShare:
@@ -46,18 +47,16 @@ class BatchShare(NamedTuple):
         return cls(share.count, share.total, digest, share.first if share.most else None)
 
     @classmethod
-    def even(cls, batch: Any, parts: int, digest: Any = None) -> BatchShare:
-        """Return the share of a part whose batch is as long as every part's: plain numbers, where a
-        step knows of one length alone."""
-        first = tree.flatten(batch)[0]
-        many: Any = first.shape[0]
-        if many is None:
-            many = keras.ops.cast(keras.ops.shape(first)[0], "float32")
-        return cls(many * 1.0, many * 1.0 * parts, digest)
+    def even(cls, rows: Any, parts: int, digest: Any = None) -> BatchShare:
+        """Return the share of a part whose batch has as many rows as every part's."""
+        many = keras.ops.cast(rows, "float32")
+        return cls(many, many * parts, digest, equal=parts)
 
     @property
     def fraction(self) -> Any:
         """In float64: models of that dtype are weighed by it too."""
+        if self.equal is not None:
+            return 1.0 / self.equal
         if not keras.ops.is_tensor(self.count):
             return float(self.count) / float(self.total)
         return keras.ops.cast(self.count, "float64") / keras.ops.cast(self.total, "float64")

@@ -64,13 +64,14 @@ def of_arrays(
     source: Arrays, ranks: Sequence[int], division: Division, *, even: bool = False
 ) -> Callable[[int], tf.data.Dataset]:
     """Return what gives the shares of `ranks`, a global batch an element: {PARTS: a share each}, or
-    the share where it is of one rank. even: whether that may be of a length which the step's graph
-    knows, without its numbers, where each batch is as long and each part of it too."""
+    the share where it is of one rank. even: whether that may be without numbers, where batches are
+    all as long and parts have as much of each. Its length stays unknown to the step's graph, which
+    tells a number of rows from a plain number by that (`GraphRows`)."""
 
     def deal(at: tf.Tensor, whole: Any) -> Any:
         if even and _divides_evenly([at], division):
-            runs = [gathered(at[rank :: division.parts], whole) for rank in ranks]
-            return _of_ranks([{EVEN: run} for run in runs])
+            runs = [of_any_length(at[rank :: division.parts]) for rank in ranks]
+            return _of_ranks([{EVEN: gathered(run, whole)} for run in runs])
         total = tf.size(at)
         return _of_ranks([_part(at, whole, rank, total, division) for rank in ranks])
 
@@ -211,10 +212,13 @@ def of_batches(
     a validation may change the batches that come after it. even: as of arrays."""
 
     def deal(whole: Any) -> Any:
-        if even and _divides_evenly(tf.nest.flatten(whole), division):
+        leaves = tf.nest.flatten(whole)
+        if even and _divides_evenly(leaves, division):
             digest = digest_of(whole)
             runs = [
-                tf.nest.map_structure(lambda x, rank=rank: x[rank :: division.parts], whole)
+                tf.nest.map_structure(
+                    lambda x, r=rank: of_any_length(x[r :: division.parts]), whole
+                )
                 for rank in ranks
             ]
             return _of_ranks([{EVEN: run, SHARE: digest} for run in runs])

@@ -135,8 +135,8 @@ class MirroredEngine(TensorFlowEngine):
 
     @property
     def _even(self) -> bool:
-        """Whether shares may be of a length that is known: TensorFlow's iterator over devices
-        leaves lengths out."""
+        """Whether shares may be without numbers: by these what TensorFlow's iterator over devices
+        fills up weighs nothing."""
         return not self._ahead
 
     def _placed(self, dataset: tf.data.Dataset) -> Any:

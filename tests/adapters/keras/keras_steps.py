@@ -485,16 +485,38 @@ class Spread(keras.metrics.MeanMetricWrapper):
         return ops.sqrt(super().result())
 
 
+class Shaken(layers.Layer):
+    """Draws for its weights, thrice as many as a share of two has rows, and for two views that lie
+    one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(5)
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(24, shape[-1]), initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        kernel = self.kernel + keras.random.normal(ops.shape(self.kernel), seed=self.generator)
+        x = x + 0.1 * ops.matmul(x, kernel[:8])
+        if not TF:  # on torch a line says that the two cannot be told apart
+            return x
+        both = ops.concatenate([x, -x], axis=0)
+        both = both + keras.random.normal(ops.shape(both), seed=self.generator)
+        first, second = ops.split(both, 2, axis=0)
+        return x + 0.1 * ops.tanh(first * second)
+
+
 @case
 def batches_all_of_one_length(block: Block) -> Figures:
-    """TensorFlow knows it then, in plain Keras and where parts have as much of each."""
+    """Parts may have as much of each, and what is drawn is that of one device all the same."""
     keras.utils.set_random_seed(3)
     x, y = arrays(3 * BATCH)
     y = np.eye(4, dtype=np.float32)[y]
     weights = np.linspace(0.0, 2.0, len(y)).astype(np.float32)
     with block:
         model = compiled(
-            net(layers.Dropout(0.4), layers.BatchNormalization()),
+            net(Shaken(), layers.Dropout(0.4), layers.BatchNormalization()),
             loss=keras.losses.CategoricalCrossentropy(from_logits=True),
             metrics=["accuracy", keras.metrics.RootMeanSquaredError()],
             weighted_metrics=[Spread(), "mae"],

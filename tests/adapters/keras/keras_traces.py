@@ -71,27 +71,3 @@ def brought_ahead(options: dict[str, Any]) -> dict[str, Any]:
     MirroredEngine._ahead = property(lambda _: True)
     assert tf.config.list_logical_devices("CPU")
     return of_a_fit("mirrored", options)
-
-
-def lengths_of_a_fit(options: dict[str, Any], samples: int, kind: str) -> list[int | None]:
-    """The lengths that the graph of fit's step has for a part's batches, of so many samples. kind:
-    of the data."""
-    draw = np.random.default_rng(0)
-    x, y = draw.standard_normal((samples, 3), np.float32), draw.integers(0, 2, samples)
-    seen: list[int | None] = []
-
-    class Noting(keras.layers.Layer):
-        def call(self, x: Any, training: bool = False) -> Any:
-            if training and "one_step" in getattr(x.graph, "name", ""):
-                seen.append(x.shape[0])
-            return x
-
-    with dream.strategy("mirrored", framework="tensorflow", **options):
-        model = keras.Sequential([keras.Input((3,)), Noting(), keras.layers.Dense(2)])
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        if kind == "arrays":
-            model.fit(x, y, batch_size=BATCH, verbose=0)
-        else:
-            rows = tf.data.Dataset.from_tensor_slices((x, y))
-            model.fit(rows.batch(BATCH, drop_remainder=samples % BATCH == 0), verbose=0)
-    return seen

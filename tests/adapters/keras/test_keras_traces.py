@@ -23,15 +23,6 @@ def test_a_fit_traces_no_more_than_one_device(devices: int) -> None:
     assert found["kinds"] == ["OwnedIterator"], "no iterator over devices"
 
 
-@pytest.mark.parametrize("kind", ["arrays", "tf.data"])
-@pytest.mark.parametrize("cell", [Cell("tensorflow", 2), TWO], ids=str)
-def test_a_step_knows_the_length_of_batches_that_are_all_as_long(cell: Cell, kind: str) -> None:
-    """As it does in plain Keras, whose graph is the smaller for it."""
-    names = "keras_traces", "lengths_of_a_fit", cell.options
-    assert all(set(found) == {4} for found in keras_launching.call(cell, *names, 32, kind))
-    assert all(set(found) == {None} for found in keras_launching.call(cell, *names, 30, kind))
-
-
 @pytest.mark.exhaustive
 def test_shares_that_are_brought_to_devices_ahead_are_the_same() -> None:
     (found,) = keras_launching.call(TWO, "keras_traces", "brought_ahead", TWO.options)
