@@ -70,8 +70,8 @@ def test_step(model: Any, engine: Engine, element: Any) -> Any:
     sums = _GlobalSums(model, engine, batch, share, statistics=False)
     dealt = share if batch is not element else None
     with engine.stepping(), engine.drawing(share), losses.weighed(engine, dealt):
-        own_step.check_test(model, engine, batch)
-        with sums.noting():
+        drawn = sizes.known(own_step.check_test(model, engine, batch))
+        with drawn, sums.noting():
             logs = _own_step(model, "test_step", batch)
         return sums.finish(batch, logs, [])
 

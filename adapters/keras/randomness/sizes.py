@@ -40,10 +40,11 @@ class DrawnSizes:
         return any(self._tried.values())
 
     def settle(self) -> bool:
-        """Find out what is alike; whether some tensor's rows are neither that nor the batch's."""
+        """Find out what is alike, in training or out of it; whether some tensor's rows are neither
+        that nor the batch's."""
         tried = [set(shapes) for shapes in self._tried.values()]
-        self._written = frozenset(set.intersection(*tried)) if len(tried) > 1 else frozenset()
-        self._rows = frozenset(
+        self._written |= set.intersection(*tried) if len(tried) > 1 else set()
+        self._rows |= frozenset(
             (shape[0] / rows, shape[1:])
             for rows, shapes in self._tried.items()
             for shape in shapes

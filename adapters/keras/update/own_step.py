@@ -109,11 +109,17 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
         )  # fmt: skip
 
 
-def check_test(model: Any, engine: Engine, batch: Any) -> None:
-    """Say of a model's evaluation, once, if replicas cannot share the figures that it makes."""
-    if model in _evaluated:
-        return
-    _evaluated.add(model)
+def check_test(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
+    """Say of a model's evaluation, once, if replicas cannot share the figures that it makes; return
+    what its steps draw."""
+    if model not in _evaluated:
+        _evaluated.add(model)
+        _check_test(model, engine, batch)
+        _check_sizes(model, engine)
+    return trial.drawn_by_trials(model)
+
+
+def _check_test(model: Any, engine: Engine, batch: Any) -> None:
     inputs = batch[0] if isinstance(batch, tuple) else batch
     if coupling.answers(model, engine, inputs) == coupling.COUPLES:
         coupling.say_coupled(model, engine)
