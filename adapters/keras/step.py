@@ -95,7 +95,7 @@ def _begun(batch: Any, share: BatchShare, engine: Engine) -> Any:
 
 def _opened(element: Any, engine: Engine) -> tuple[Any, BatchShare]:
     batch, share = _told_apart(element, engine)
-    return batch, share._replace(rows=engine.rows(batch))
+    return batch, share.shown(engine.rows(batch))
 
 
 def _told_apart(element: Any, engine: Engine) -> tuple[Any, BatchShare]:

@@ -53,6 +53,8 @@ class TensorFlowTensors(Tensors):
         self._begun = False
 
     def take(self, x: Tensor) -> tf.Tensor:
+        if self.in_graph():
+            _check_ranks_meet()
         if isinstance(x, (np.ndarray, np.generic)):
             check_moves(x.dtype.name)
             return tf.convert_to_tensor(x)
@@ -235,6 +237,17 @@ def _static(sizes: Sequence[Length]) -> Any:
     if all(isinstance(size, int) for size in sizes):
         return list(sizes)
     return tf.stack([tf.cast(size, tf.int64) for size in sizes])
+
+
+def _check_ranks_meet() -> None:
+    """Refuse a collective that each device of a process makes in its own step."""
+    context = tf.distribute.get_replica_context()
+    if context is not None and context.num_replicas_in_sync > 1:
+        raise Unsupported(
+            "A communicator's ranks are processes: devices of one process do not meet in it. "
+            f"Received: a collective in the step of one of {context.num_replicas_in_sync} devices. "
+            "Start ranks with one device each: dream run -n."
+        )
 
 
 def _foreign(x: Any) -> tf.Tensor:

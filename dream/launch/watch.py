@@ -31,6 +31,8 @@ _LEAVING_SECONDS = 2.0
 a function for the exit, would keep it, and all the others with it, for as long as it likes."""
 
 _LEAVING_TICK_SECONDS = 0.1
+_LAST_SECONDS = 0.1
+"""How long it may take from a rank's end to the event that tells of it."""
 
 
 def next_event(events: Events, timeout: float) -> Event:
@@ -70,12 +72,19 @@ class JobWatch:
 
     def until_the_end(self) -> Outcome:
         """Return how the job ended. Ranks that have to be ended still run."""
-        while self._awaited() or not self._all_done:
-            event = next_event(self._events, self._see_out())
+        while True:
+            # Before the event: a rank may end, and fail, while the last one is looked at.
+            over = self._all_done and not self._awaited()
+            event = next_event(self._events, self._last_words() if over else self._see_out())
             outcome = self._outcome_of(event)
             if outcome is not None:
                 return outcome
-        return self._outcome()
+            if over and event is None:
+                return self._outcome()
+
+    def _last_words(self) -> float:
+        """Return how long the events of ranks that have all ended may be waited for."""
+        return _LAST_SECONDS if self._failed() else 0.0
 
     def _see_out(self) -> float:
         """End the ranks that failed and do not leave; how long the next event may be waited for."""

@@ -58,6 +58,24 @@ def test_every_way_to_fail(tmp_path: Path, statement: str, code: int, how: str) 
     assert how in describe(end.cause, end.seconds, end.ended)
 
 
+def test_a_rank_that_ends_while_its_report_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was taken for a good one: 1 in 240 of a script that raises, on busy cores."""
+    own = watch.JobWatch._overdue
+
+    def late(self: watch.JobWatch) -> Outcome | None:
+        limit = time.monotonic() + 60
+        while self._running() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return own(self)
+
+    monkeypatch.setattr(watch.JobWatch, "_overdue", late)
+    body = "import atexit\natexit.register(time.sleep, 0.3)\nraise ValueError('mine')\n"
+    end = outcome(tmp_path, body, n=1)
+    assert (end.exit_code, named(end)) == (1, 0)
+
+
 def test_the_cause_is_named_though_its_victim_ends_first(tmp_path: Path) -> None:
     """Rank 1's interpreter takes its time to end; rank 0 fails of it and is gone at once."""
     body = """

@@ -52,6 +52,10 @@ class BatchShare(NamedTuple):
         many = keras.ops.cast(rows, "float32")
         return cls(many, many * parts, digest, equal=parts)
 
+    def shown(self, rows: Any) -> BatchShare:
+        """Return the same of a batch of so many rows."""
+        return self._replace(rows=rows)
+
     @property
     def fraction(self) -> Any:
         """In float64: models of that dtype are weighed by it too."""

@@ -58,6 +58,7 @@ def test_what_one_process_refuses() -> None:
     here, alone = call("tf_alone", "refused", n=1)[0], one_device()
     assert here["weighed"].startswith("Unsupported: ")  # AutoGraph puts the place in between
     assert "A loop of your own runs on one of this process's devices" in here["weighed"]
+    assert "devices of one process do not meet in it. Received: a collective" in here["gathered"]
     assert here["other devices"].startswith(
         "ConfigurationError: A TensorFlow process can have only one set of"
     )

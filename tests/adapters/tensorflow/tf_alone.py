@@ -55,6 +55,7 @@ def refused() -> dict[str, Any]:
     }
     with dream.strategy("mirrored", devices=3) as strategy:
         results["weighed"] = told(lambda: weighed(strategy, 3))
+        results["gathered"] = told(lambda: gathered(strategy.communicator))
     results["added otherwise"] = told(
         lambda: enter("mirrored", devices=3, cross_device_ops="one_device")
     )
@@ -63,6 +64,13 @@ def refused() -> dict[str, Any]:
     with dream.strategy("single") as strategy:
         results["then one"] = strategy.topology.num_replicas
     return results
+
+
+def gathered(ranks: Any) -> None:
+    """Fit a model whose loss is of what all replicas gave."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", lambda y, p: keras.ops.mean(y) - keras.ops.mean(ranks.all_gather(p)))
+    model.fit(np.ones((6, 2), np.float32), np.ones((6, 1), np.float32), verbose=0)
 
 
 def enter(name: str, **options: Any) -> None:
