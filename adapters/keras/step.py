@@ -137,7 +137,8 @@ class _GlobalSums:
         self._statistics = statistics_of(model) if statistics else []
         self._in_micros = statistics and engine.update_options.accumulates
         self._before = engine.copies(self._metrics)
-        beside = not engine.pooled and not self._in_micros
+        in_graphs = engine.framework == "tensorflow"  # on torch the variables are quicker
+        beside = in_graphs and not engine.pooled and not self._in_micros
         self._states = StepStates.of(model) if beside else StepStates(())
         # One process's devices go on adding up, and are summed whenever Keras asks.
         self._goes_on = engine.pooled and not engine.several_processes
