@@ -61,13 +61,12 @@ def _answered(model: Any, engine: Engine, inputs: Any) -> str | None:
     """None where the model takes nothing that is made up."""
 
     def call(rows: slice) -> list[Array]:
-        def run() -> list[Array]:
-            with hooks.drawn_for(None), trial.rehearsed(model, engine, rows):
-                found = type(model).predict_step(model, kinds.cut(made_up, rows))
-                return [trial.array(x) for x in tree.flatten(found)]
+        def run(part: Any) -> list[Array]:
+            found = type(model).predict_step(model, part)
+            return [trial.array(x) for x in tree.flatten(found)]
 
-        found: list[Array] = engine.apart(run)
-        return found
+        with hooks.drawn_for(None):
+            return trial.take(model, engine, made_up, rows, run)
 
     try:
         made_up = trial.widened((kinds.made_up(inputs, classes=2),))
@@ -76,10 +75,10 @@ def _answered(model: Any, engine: Engine, inputs: Any) -> str | None:
         return None
     joined = [_joined(a, b) for a, b in zip(first, second, strict=True)]
     drew = trial.drawn_by_trials(model).drew()
-    if not all(trial.is_close(a, b, model) for a, b in zip(whole, again, strict=True)):
+    if not all(trial.is_close(a, b) for a, b in zip(whole, again, strict=True)):
         return DRAWS if drew else ""  # or gives what is no number
     alike = all(
-        b is not None and a.shape == b.shape and trial.is_close(a, b, model)
+        b is not None and a.shape == b.shape and trial.is_close(a, b)
         for a, b in zip(whole, joined, strict=True)
     )
     return (DRAWS if drew else "") if alike else COUPLES
@@ -115,26 +114,25 @@ def _coupled(model: Any, engine: Engine, batch: Any, stretch: Callable[[Any], An
         whole = [draw.uniform(-1, 1, (kinds.ROWS, *x.shape[1:])) for x in outputs]
         return [x[rows].astype("float32") for x in stretch(whole)]
 
-    def call(rows: slice) -> tuple[list[Array], list[Array]]:
+    def call(rows: slice, batch: Any = batch) -> tuple[list[Array], list[Array]]:
         outputs: list[Array] = []
 
         def seen(found: Sequence[Array]) -> list[Array]:
-            outputs.extend(found)
+            outputs[:] = found
             return by_outputs(rows, found)
 
-        def run() -> list[Array]:
-            with trial.rehearsed(model, engine, rows):
-                (part,) = kinds.cut(batch, rows)
-                given = partial(model, part, training=True)
-                variables = model.trainable_variables
-                found = differentiate(lambda: tree.flatten(given()), variables, seen)
-                return [np.zeros(()) if g is None else g for g in found]
+        def run(part: tuple[Any]) -> list[Array]:
+            given = partial(model, *part, training=True)
+            variables = model.trainable_variables
+            found = differentiate(lambda: tree.flatten(given()), variables, seen)
+            return [np.zeros(()) if g is None else g for g in found]
 
-        return outputs, engine.apart(run)
+        return outputs, trial.take(model, engine, batch, rows, run)
 
     try:
         (whole, all_by), (again, _) = call(slice(None)), call(slice(None))
         (first, by_first), (second, by_second) = map(call, trial.PARTS)
+        near, near_by = call(slice(None), trial.nudged(batch))
         joined = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
         by_both = [a + b for a, b in zip(by_first, by_second, strict=True)]
     except Exception:
@@ -142,6 +140,8 @@ def _coupled(model: Any, engine: Engine, batch: Any, stretch: Callable[[Any], An
     draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
     if draws or not all(np.isfinite(x).all() for x in (*whole, *joined, *all_by, *by_both)):
         return ""
-    if not all(trial.is_close(a, b, model) for a, b in zip(whole, joined, strict=True)):
-        return "output"
-    return "" if trial.are_close(all_by, by_both, model) else "gradient"
+    told = {"output": (whole, joined, near), "gradient": (all_by, by_both, near_by)}
+    for what, (found, by_parts, nudged) in told.items():
+        if not trial.are_close(found, by_parts) and trial.are_close(found, nudged):
+            return what
+    return ""

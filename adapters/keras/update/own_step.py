@@ -68,11 +68,11 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
         return
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
-    _note_numbers(model, engine, found, "train_step")
+    _note_numbers(engine, found, "train_step")
     known = found is not None and bool(found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
     gradients = [each.gradients for each in found or []]
-    parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, model, p)), None)
+    parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, p)), None)
     if tells and parts is _SUMS:
         summed.add(model)
     if tells and not (parts and _adds_up_at_extremes(model, engine, batch, parts)):
@@ -92,7 +92,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
     elif found and (found[0].figures or found[0].numbers):
         _check_figures(model, engine, batch)
     for place, state in enumerate(states if found else []):
-        if not _add_up([[each.states[place]] for each in found or []], model):
+        if not _add_up([[each.states[place]] for each in found or []]):
             trial.say(
                 f"{state.path} is a state that the model's call changes by its batch, as no mean "
                 "over samples does: all replicas hold the mean of what their shares make of it. "
@@ -100,7 +100,7 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
                 "value or a count. Let it follow a mean over the batch", engine,
             )  # fmt: skip
     gains = [each.gains for each in found or []]
-    if gains and not _add_up(gains, model, _SUMS):
+    if gains and not _add_up(gains, _SUMS):
         names = ", ".join(metric.name for metric in metrics)
         trial.say(
             f"The metric {names} is more than a sum over samples, and replicas add up what they "
@@ -124,7 +124,7 @@ def _check_test(model: Any, engine: Engine, batch: Any) -> None:
     if coupling.answers(model, engine, inputs) == coupling.COUPLES:
         coupling.say_coupled(model, engine)
     if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
-        _note_numbers(model, engine, _found(model, engine, batch, (), (), "test_step"), "test_step")
+        _note_numbers(engine, _found(model, engine, batch, (), (), "test_step"), "test_step")
         _check_figures(model, engine, batch, "test_step")
 
 
@@ -147,7 +147,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
     )
     if found is None:
         return
-    _note_numbers(model, engine, found, step)
+    _note_numbers(engine, found, step)
     whole, *parts, later = (each.figures for each in found)
     names = [
         name
@@ -155,8 +155,8 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
         if value.ndim == 0
         and all(np.isfinite(each[name]) for each in (whole, *parts, later))
         and not (
-            trial.is_close(value, later[name], model)
-            and _add_up([[value], *([each[name]] for each in parts)], model)
+            trial.is_close(value, later[name])
+            and _add_up([[value], *([each[name]] for each in parts)])
         )
     ]
     if names:
@@ -168,7 +168,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
         )  # fmt: skip
 
 
-def _note_numbers(model: Any, engine: Engine, found: Sequence[_Found] | None, step: str) -> None:
+def _note_numbers(engine: Engine, found: Sequence[_Found] | None, step: str) -> None:
     """Note what the single numbers are that a step updates metrics by: to be called for even parts
     and for uneven ones, as a root is nearly the mean of even parts' roots, and a largest value
     nearly the sum of uneven ones'."""
@@ -178,8 +178,8 @@ def _note_numbers(model: Any, engine: Engine, found: Sequence[_Found] | None, st
     for same in zip(*runs, strict=True):
         values = [[value] for _, value in same]
         kind: kinds.Kind = "mean"
-        if not _add_up(values, model, _MEANS):
-            kind = "sum" if _add_up(values, model, _SUMS) else "unknown"
+        if not _add_up(values, _MEANS):
+            kind = "sum" if _add_up(values, _SUMS) else "unknown"
         note_update(same[0][0], step, kind, engine)
 
 
@@ -210,20 +210,22 @@ def _adds_up_at_extremes(
     even = trial.widened(kinds.made_up(batch, classes=2))
 
     def take(made_up: Any, rows: slice, metrics: float) -> list[Array]:
-        found: _Found = engine.apart(
-            lambda: _of_rows(model, engine, made_up, rows, (), (), metrics)
-        )
-        return found.gradients
+        return _of_rows(model, engine, made_up, rows, (), (), metrics).gradients
 
     for size in _SIZES:
         made_up = _stretched(even, size)
         try:
             found = [take(made_up, slice(None), 0.0)]
             found += [take(made_up, rows, 1.0) for rows in trial.PARTS]
+            if not _are_finite(array for arrays in found for array in arrays):
+                continue
+            if _add_up(found, parts, _AT_EXTREMES):
+                return True
+            again = take(trial.nudged(made_up), slice(None), 0.0)
         except Exception:
             return True
-        if _are_finite(array for arrays in found for array in arrays):
-            return _add_up(found, model, parts, _AT_EXTREMES)
+        if trial.are_close(found[0], again, _AT_EXTREMES):
+            return False
     return True
 
 
@@ -278,10 +280,7 @@ def _found(
     made_up = _stretched(even, size) if size else even
 
     def take(rows: slice, start: float | None = None) -> _Found:
-        found: _Found = engine.apart(
-            lambda: _of_rows(model, engine, made_up, rows, states, metrics, start, step)
-        )
-        return found
+        return _of_rows(model, engine, made_up, rows, states, metrics, start, step)
 
     try:
         return [*map(take, (slice(None), *trial.PARTS)), take(slice(None), 1.0)]
@@ -302,7 +301,6 @@ come to be near 0, and what is left of it hangs on the order in which a processo
 
 def _add_up(
     found: Sequence[Sequence[Array]],
-    model: Any,
     parts: tuple[float, float] = _MEANS,
     times: float = 1.0,
 ) -> bool:
@@ -311,7 +309,7 @@ def _add_up(
     if not len(whole) == len(first) == len(second):
         return False
     both = [parts[0] * a + parts[1] * b for a, b in zip(first, second, strict=True)]
-    return trial.are_close(whole, both, model, times)
+    return trial.are_close(whole, both, times)
 
 
 def _of_rows(
@@ -326,18 +324,26 @@ def _of_rows(
 ) -> _Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
     metrics; None for those that they have."""
-    figures = StepFigures(engine, BatchShare(1.0, 1.0), step)
-    with trial.rehearsed(model, engine, rows), optimizer.holding_scope(1.0) as held:
-        for variable in [] if start is None else consistency.metric_states(model):
-            variable.assign(ops.full_like(variable.value, start))
-        before = [trial.array(v.value) for v in metrics]
-        with figures.noting():
-            logs = getattr(type(model), step)(model, kinds.cut(made_up, rows))
-        return _Found(
-            {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
-            [(metric, trial.array(value)) for metric, value in figures.numbers],
-            [trial.array(g) for update in held for g in update.gradients if g is not None],
-            [trial.array(v.value) for o in optimizer.optimizers_of(model) for v in _numbers_of(o)],
-            [trial.array(v.value) for v in states],
-            [trial.array(v.value) - old for v, old in zip(metrics, before, strict=True)],
-        )
+
+    def run(part: Any) -> _Found:
+        figures = StepFigures(engine, BatchShare(1.0, 1.0), step)
+        with optimizer.holding_scope(1.0) as held:
+            for variable in [] if start is None else consistency.metric_states(model):
+                variable.assign(ops.full_like(variable.value, start))
+            before = [trial.array(v.value) for v in metrics]
+            with figures.noting():
+                logs = getattr(type(model), step)(model, part)
+            return _Found(
+                {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
+                [(metric, trial.array(value)) for metric, value in figures.numbers],
+                [trial.array(g) for update in held for g in update.gradients if g is not None],
+                [
+                    trial.array(v.value)
+                    for o in optimizer.optimizers_of(model)
+                    for v in _numbers_of(o)
+                ],
+                [trial.array(v.value) for v in states],
+                [trial.array(v.value) - old for v, old in zip(metrics, before, strict=True)],
+            )
+
+    return trial.take(model, engine, made_up, rows, run)

@@ -3,12 +3,13 @@ draws is alike for all rows, and whatever it changes is undone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 from weakref import WeakKeyDictionary
 
+import keras
 import numpy as np
 from keras import ops, tree
 
@@ -22,12 +23,13 @@ from dream.adapters.keras.randomness.trial_draws import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
 from dream.adapters.keras.update.script_state import kept
 
+T = TypeVar("T")
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
-_CLOSE = {"float16": 0.1, "bfloat16": 0.1}
-"""How far apart two values of one batch may be, in times of their norm, by a model's dtype."""
-_SPARE = {"float16": 1e-3, "bfloat16": 1e-3}
-"""And in times of the largest norm beside it, of what is 0 but for rounding."""
+_CLOSE, _SPARE = 1e-3, 1e-6
+"""How far apart two values of one batch may be, in times of their norm; and in times of the largest
+norm beside it, of what is 0 but for rounding."""
+_NUDGE = np.float32(1 + 1e-5)
 _tried: WeakKeyDictionary[Any, DrawnSizes] = WeakKeyDictionary()
 
 
@@ -52,28 +54,61 @@ def widened(batch: Any) -> Any:
     return (x, *batch[1:])
 
 
-def is_close(a: Array, b: Array, model: Any) -> bool:
-    return are_close([a], [b], model)
+def nudged(batch: Any) -> Any:
+    """Have inputs be a little larger. What hangs on that, as gradients do by attention's scores of
+    some millions, hangs on rounding too."""
+    x, *rest = batch if isinstance(batch, tuple) else (batch,)
+    larger = tree.map_structure(lambda a: a if a is None or a.dtype.kind != "f" else a * _NUDGE, x)
+    return (larger, *rest) if isinstance(batch, tuple) else larger
 
 
-def are_close(
-    found: Sequence[Array], others: Sequence[Array], model: Any, times: float = 1.0
-) -> bool:
+def is_close(a: Array, b: Array) -> bool:
+    return are_close([a], [b])
+
+
+def are_close(found: Sequence[Array], others: Sequence[Array], times: float = 1.0) -> bool:
     """Whether values of one batch are those of another, pair by pair. What is 0 but for rounding,
     as the gradient of a key's bias in attention is, is rounded as the largest beside it are.
     times: how much farther apart they may be than in an ordinary batch."""
-    close = times * _CLOSE.get(str(model.compute_dtype), 1e-3)
     sizes = [float(np.linalg.norm(a)) for a in found]
-    spare = _SPARE.get(str(model.compute_dtype), 1e-6) * max([1.0, *sizes])
+    spare = _SPARE * max([1.0, *sizes])
     return all(
-        float(np.linalg.norm(a - b)) <= close * size + spare
+        float(np.linalg.norm(a - b)) <= times * _CLOSE * size + spare
         for a, b, size in zip(found, others, sizes, strict=True)
     )
 
 
+def take(model: Any, engine: Engine, batch: Any, rows: slice, run: Callable[[Any], T]) -> T:
+    """Return what comes of a model's run on rows of a made-up batch; all its changes are undone.
+    In double precision, that rounding tells nothing; in single where operations of the script's own
+    take no other."""
+
+    def within(policy: keras.DTypePolicy) -> T:
+        with _rehearsed(model, engine, rows, policy):
+            return run(tree.map_structure(_computed_by(policy), kinds.cut(batch, rows)))
+
+    def apart(policy: keras.DTypePolicy) -> T:
+        found: T = engine.apart(lambda: within(policy))
+        return found
+
+    try:
+        return apart(_Double("float32"))
+    except Exception:
+        return apart(keras.DTypePolicy("float32"))
+
+
+def _computed_by(policy: keras.DTypePolicy) -> Callable[[Any], Any]:
+    def computed(x: Any) -> Any:
+        is_float = x is not None and "float" in keras.backend.standardize_dtype(x.dtype)
+        return ops.cast(x, policy.compute_dtype) if is_float else x
+
+    return computed
+
+
 @contextmanager
-def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
-    """Inside, a model is tried on rows of a made-up batch; all changes are undone."""
+def _rehearsed(
+    model: Any, engine: Engine, rows: slice, policy: keras.DTypePolicy
+) -> Iterator[None]:
     count = len(range(kinds.ROWS)[rows])
     drawn = drawn_by_trials(model)
     drawn.begin(count)
@@ -81,7 +116,7 @@ def rehearsed(model: Any, engine: Engine, rows: slice) -> Iterator[None]:
     with ExitStack() as scopes:
         for scope in (
             kept(model), private.rehearsal(model), _plain_variables_kept(model),
-            generators_kept(engine),
+            _computing_by(policy, model), generators_kept(engine),
             drawn_by(OneRow(note, engine.generators)), batch_norm.standing_still(note),
             losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
@@ -108,6 +143,32 @@ class _MeanOfRows(losses.LossPlace):
 
     def by_count(self, value: Any, count: Any) -> Any:
         return value * ops.cast(ops.stop_gradient(count), value.dtype) / self._rows
+
+
+@final
+class _Double(keras.DTypePolicy):  # type: ignore[misc]  # untyped
+    """Computes in double precision by variables that are what they are."""
+
+    @property
+    def compute_dtype(self) -> str:
+        return "float64"
+
+
+@contextmanager
+def _computing_by(policy: keras.DTypePolicy, model: Any) -> Iterator[None]:
+    """Inside, layers that compute in floating point do so by this policy."""
+    before = [
+        (layer, layer.dtype_policy)
+        for layer in private.layers_of(model)
+        if "float" in layer.compute_dtype and layer.dtype_policy.quantization_mode is None
+    ]
+    try:
+        for layer, _ in before:
+            layer.dtype_policy = policy
+        yield
+    finally:
+        for layer, own in before:
+            layer.dtype_policy = own
 
 
 @contextmanager

@@ -133,6 +133,13 @@ def _clipped(gradient: Any) -> Any:
     return gradient / ops.maximum(1.0, ops.norm(gradient))
 
 
+class OwnCall(OwnStep):
+    """Calls its layers by itself."""
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        return super().call(x, training=training)
+
+
 class ByMean(OwnStep):
     """Sets its learning rate by its loss."""
 
@@ -291,7 +298,10 @@ def _acts(devices: int) -> dict[str, Callable[[], str]]:
         acts[function.__name__] = lambda f=function: _said_of(plain(metrics=[f]))
     acts["counter"] = lambda: str(_counted() / devices)
     acts["attends"] = lambda: _said_of(plain(Attends()))
-    acts["attends in bfloat16"] = _said_in_bfloat16
+    acts["attends to numbers"] = lambda: _said_of(_attending(OwnStep))
+    acts["attends in bfloat16"] = lambda: _said_in_bfloat16(lambda: _attending(OwnStep))
+    acts["attends in a call of its own"] = lambda: _said_of(_attending(OwnCall))
+    acts["clipped in bfloat16"] = lambda: _said_in_bfloat16(lambda: _changing_gradients(_clipped))
     acts["capped"] = lambda: _said_of(plain(Capped()))
     for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
         acts[name] = lambda b=backward: _said_of(_changing_gradients(b))
@@ -323,19 +333,25 @@ def _said_of_tests(number: Callable[[Any], Any]) -> str:
     return _said_of(made, tests=True)
 
 
-def _said_in_bfloat16() -> str:
+def _said_in_bfloat16(make: Callable[[], Any]) -> str:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        seen = keras.Input((WIDTH,))
-        rows = layers.Dense(8)(layers.Reshape((WIDTH, 1))(seen))
-        mixed = layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 4)(rows, rows))
-        made = OwnStep(seen, layers.Dense(1, dtype="float32")(mixed))
-        made.own_loss = OWN["mean"]
-        made.compile(keras.optimizers.SGD(0.1))
-        return _said_of(made)
+        return _said_of(make())
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def _attending(kind: type[OwnStep]) -> Any:
+    """To inputs as they are, by scores that grow with their square."""
+    keras.utils.set_random_seed(108)
+    seen = keras.Input((WIDTH,))
+    rows = layers.Dense(8)(layers.Reshape((WIDTH, 1))(seen))
+    mixed = layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 4)(rows, rows))
+    made = kind(seen, layers.Dense(1, dtype="float32")(mixed))
+    made.own_loss = OWN["mean"]
+    made.compile(keras.optimizers.SGD(0.1))
+    return made
 
 
 def _said_of_positives() -> str:

@@ -17,6 +17,7 @@ SAID = {
     "joined": "of a number that the script has written down",
     "capped": "another output in a part of its batch",
     "clipped": "another gradient in a part of its batch",
+    "clipped in bfloat16": "another gradient in a part of its batch",
     "rate": "Unsupported: A step sets its learning rate by its batch",
     "of positives": "gives one number for a batch",
     "remembers False": "'remembers' changes a variable of its own by its batch",
@@ -47,7 +48,9 @@ QUIET = (
     "mean, tracked in tests",
     "sum, tracked in tests",
     "attends",
+    "attends to numbers",
     "attends in bfloat16",
+    "attends in a call of its own",
 )
 
 
