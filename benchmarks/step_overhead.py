@@ -4,8 +4,9 @@
 
 Torch: two ranks of one thread each, all contenders of a table in the same two processes; each
 model is read twice, with the loader in the loop and on batches that were read before. Keras: one
-process for each contender, two logical CPUs in each, which take turns. A block is one epoch;
-blocks follow one another in shuffled order.
+process for each contender, two logical CPUs in each, which take turns; on two ranks two processes
+for each figure, the median of three epochs. A block is one epoch; blocks follow one another in
+shuffled order.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from _measure import Times, arguments, from_ranks, ratios, write_json
+from _measure import Times, arguments, from_ranks, interleave, ratios, write_json
 
 Tables = dict[str, Times]
 HERE = Path(__file__).parent
@@ -71,11 +73,22 @@ def keras(asked: Namespace) -> Tables:
 
 
 def keras_ranks(asked: Namespace) -> Tables:
-    words = (str(asked.rounds), str(asked.steps), asked.model)
-    tables: Tables = {}
-    for beside in ("horovod", "multi_worker"):
-        tables |= from_ranks(2, HERE / "_keras_ranks.py", *words, beside)
-    return tables
+    from _keras_ranks import CONTENDERS
+    from _keras_trainer import MODELS
+
+    def taken(*words: str) -> float:
+        found: float = from_ranks(2, HERE / "_keras_ranks.py", *words, str(asked.steps))
+        return found
+
+    return {
+        f"Keras on two ranks, beside {beside}, {model}": interleave(
+            {who: partial(taken, beside, who, model) for who in contenders},
+            rounds=asked.rounds, warmup=0,
+        )
+        for beside, contenders in CONTENDERS.items()
+        for model in MODELS
+        if asked.model in model
+    }  # fmt: skip
 
 
 def present() -> list[str]:

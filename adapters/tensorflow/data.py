@@ -70,6 +70,7 @@ class ShardedDataset:
         _check_dataset(dataset)
         if communicator.world_size > 1:
             check_auto_shard(dataset)
+            dataset = untuned(dataset)
         self._resyncs = resyncs
         self._totals = totals or Totals()
         self._dataset = dataset
@@ -216,6 +217,18 @@ class GlobalBatches:
         source = data.global_batches() if isinstance(data, ShardedDataset) else data
         for batch in source:
             yield tuple(tf.nest.map_structure(tf.convert_to_tensor, batch))
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Have a dataset do without the thread that looks for better numbers of threads, ever more
+    seldom; a user's own option stays. Where a pass ends as that falls asleep, TensorFlow 2.21 waits
+    until it looks again, for as long as the pass has taken: in one pass of six, and with it all
+    ranks."""
+    if dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def targets_of(batch: Any) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, final
@@ -14,9 +15,13 @@ from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data import sources
 from dream.adapters.keras.data.share import BATCH, EVEN, PARTS, PLACES, SHARE, WHOLE
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.tensorflow.data import untuned
 from dream.adapters.tensorflow.engine import of_any_length
 from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.data.partition import Division
+
+_SMALL = 1 << 22
+"""Bytes of a batch."""
 
 
 @final
@@ -86,10 +91,14 @@ def undivided_arrays(source: Arrays) -> Callable[[int], tf.data.Dataset]:
 
 def _at_places(source: Arrays, take: Callable[[Any, Any], Any]) -> Callable[[int], tf.data.Dataset]:
     """Return what gives `take(places, arrays)` of each global batch."""
-    inputs, places = _inputs(source), _places(source)
+    places, whole = _places(source), tf.data.Dataset.from_tensors(_inputs(source)).repeat()
+    specs = tf.nest.flatten(whole.element_spec)
+    row = sum(spec.dtype.size * math.prod(spec.shape[1:]) for spec in specs)
+    large = row * source.batch_size > _SMALL
+    calls = tf.data.AUTOTUNE if large else None  # a thread more costs more than it copies
     return lambda left_out: _plain(
-        _zipped(_left_out(places, left_out), inputs).map(
-            as_it_stands(take), num_parallel_calls=tf.data.AUTOTUNE
+        tf.data.Dataset.zip((_left_out(places, left_out), whole)).map(
+            as_it_stands(take), num_parallel_calls=calls
         )
     ).prefetch(tf.data.AUTOTUNE)
 
@@ -110,10 +119,6 @@ def _inputs(source: Arrays) -> Any:
     inputs = tree.lists_to_tuples(private_data.sliceable(source.inputs, "tensorflow"))
     sources.check_dense(inputs)
     return inputs
-
-
-def _zipped(places: tf.data.Dataset, inputs: Any) -> tf.data.Dataset:
-    return tf.data.Dataset.zip((places, tf.data.Dataset.from_tensors(inputs).repeat()))
 
 
 def _places(source: Arrays) -> tf.data.Dataset:
@@ -360,4 +365,4 @@ def _plain(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Leave out the graph rewriting that costs more than it brings here, as Keras has it."""
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    return dataset.with_options(options)
+    return untuned(dataset.with_options(options))
