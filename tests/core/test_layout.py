@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dream import Desynchronized
@@ -30,3 +32,9 @@ def test_the_first_difference_is_named(
 ) -> None:
     with pytest.raises(Desynchronized, match=said):
         check_same([[WEIGHT, BIAS], [WEIGHT, BIAS], other])
+
+
+@pytest.mark.parametrize("told", [{"step": 3}, "an epoch's end", [1, 2], None])
+def test_a_rank_that_tells_something_else_is_named(told: Any) -> None:
+    with pytest.raises(Desynchronized, match=r"at different points .* from rank 1"):
+        check_same([[WEIGHT, BIAS], told])
