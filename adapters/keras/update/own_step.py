@@ -4,7 +4,7 @@ gradients and states as means over samples, metrics as sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -45,9 +45,22 @@ def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
     """Say once of a model what replicas do not share as one device would have it; return what its
     steps draw. batch: of tensors, or of their shapes and dtypes. To be called where a step
     draws."""
-    if model not in _trained:
-        _trained.add(model)
-        _check(model, engine, batch)
+    return _once(_trained, _check, model, engine, batch)
+
+
+def check_test(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
+    """Say of a model's evaluation, once, if replicas cannot share the figures that it makes; return
+    what its steps draw."""
+    return _once(_evaluated, _check_test, model, engine, batch)
+
+
+def _once(
+    seen: WeakSet[Any], look: Callable[[Any, Engine, Any], None], model: Any, engine: Engine,
+    batch: Any,
+) -> DrawnSizes:  # fmt: skip
+    if model not in seen:
+        seen.add(model)
+        look(model, engine, batch)
         _check_sizes(model, engine)
     return trial.drawn_by_trials(model)
 
@@ -69,37 +82,54 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
     found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
     _note_numbers(engine, found, "train_step")
-    known = found is not None and bool(found[0].gradients)
+    add_up = _gradients_add_up(model, engine, batch, found, custom=custom)
+    if add_up and found and (found[0].figures or found[0].numbers):
+        _check_figures(model, engine, batch)
+    _check_states(engine, found or [], states, metrics)
+
+
+def _gradients_add_up(
+    model: Any, engine: Engine, batch: Any, found: Sequence[_Found] | None, *, custom: bool
+) -> bool:
+    """Whether the gradients of a step of one's own (custom) are what those of parts add up to; say
+    so if not, and note those that are sums."""
+    known = bool(found and found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
     gradients = [each.gradients for each in found or []]
     parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, p)), None)
     if tells and parts is _SUMS:
         summed.add(model)
-    if tells and not (parts and _adds_up_at_extremes(model, engine, batch, parts)):
-        tried = (
-            "no mean of its parts', nor a sum"
-            if known
-            else "not known, as made-up batches bring it none"
-        )
-        trial.say(
-            f"{type(model).__name__}.train_step is shared by replicas, whose gradients count as "
-            f"those of a mean over samples. Received: gradients of a batch that are {tried}, as "
-            "where a loss is in part a sum, is divided by a mask, couples samples, or hangs on a "
-            "metric, or where gradients are clipped or left out by their size. Compute such a loss "
-            "by self.compute_loss with Keras's reduction, mask or sample_weight, which are known, "
-            "or divide by the batch's samples; have the optimizer clip (clipnorm=)", engine,
-        )  # fmt: skip
-    elif found and (found[0].figures or found[0].numbers):
-        _check_figures(model, engine, batch)
+    if not tells or (parts and _adds_up_at_extremes(model, engine, batch, parts)):
+        return True
+    tried = (
+        "no mean of its parts', nor a sum"
+        if known
+        else "not known, as made-up batches bring it none"
+    )
+    trial.say(
+        f"{type(model).__name__}.train_step is shared by replicas, whose gradients count as those "
+        f"of a mean over samples. Received: gradients of a batch that are {tried}, as where a loss "
+        "is in part a sum, is divided by a mask, couples samples, or hangs on a metric, or where "
+        "gradients are clipped or left out by their size. Compute such a loss by self.compute_loss "
+        "with Keras's reduction, mask or sample_weight, which are known, or divide by the batch's "
+        "samples; have the optimizer clip (clipnorm=)", engine,
+    )  # fmt: skip
+    return False
+
+
+def _check_states(
+    engine: Engine, found: Sequence[_Found], states: Sequence[Any], metrics: Sequence[Any]
+) -> None:
+    """Say of states that are no means over samples, and of metrics that are no sums."""
     for place, state in enumerate(states if found else []):
-        if not _add_up([[each.states[place]] for each in found or []]):
+        if not _add_up([[each.states[place]] for each in found]):
             trial.say(
                 f"{state.path} is a state that the model's call changes by its batch, as no mean "
                 "over samples does: all replicas hold the mean of what their shares make of it. "
                 "Received: a state that a part of a batch changes otherwise, such as a largest "
                 "value or a count. Let it follow a mean over the batch", engine,
             )  # fmt: skip
-    gains = [each.gains for each in found or []]
+    gains = [each.gains for each in found]
     if gains and not _add_up(gains, _SUMS):
         names = ", ".join(metric.name for metric in metrics)
         trial.say(
@@ -107,16 +137,6 @@ def _check(model: Any, engine: Engine, batch: Any) -> None:
             "have of it. Received: a state that a batch changes otherwise than its parts do "
             "together, such as a largest value. Keep sums and counts in it", engine,
         )  # fmt: skip
-
-
-def check_test(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
-    """Say of a model's evaluation, once, if replicas cannot share the figures that it makes; return
-    what its steps draw."""
-    if model not in _evaluated:
-        _evaluated.add(model)
-        _check_test(model, engine, batch)
-        _check_sizes(model, engine)
-    return trial.drawn_by_trials(model)
 
 
 def _check_test(model: Any, engine: Engine, batch: Any) -> None:

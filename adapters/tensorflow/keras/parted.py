@@ -12,6 +12,7 @@ from dream._errors import ConfigurationError, Desynchronized, Unsupported
 from dream.adapters.keras.data.share import BATCH, MORE, SHARE, BatchShare
 from dream.adapters.keras.data.sources import Batches
 from dream.adapters.tensorflow import private
+from dream.adapters.tensorflow.data import untuned
 from dream.adapters.tensorflow.engine import rows_of
 from dream.adapters.tensorflow.tracing import as_it_stands
 from dream.collectives import Communicator
@@ -77,8 +78,8 @@ class PartedBatches:
         ends = tf.data.Dataset.from_tensors((nothing, 0.0)).repeat()
         marked = own.map(as_it_stands(_marked)).concatenate(ends)
         begin = (nothing, tf.constant(0.0))
-        shown = marked.scan(begin, as_it_stands(_after)).skip(1).prefetch(tf.data.AUTOTUNE)
-        return lambda _: shown
+        shown = untuned(marked.scan(begin, as_it_stands(_after)).skip(1))
+        return lambda _: shown.prefetch(tf.data.AUTOTUNE)
 
 
 def _marked(*batch: Any) -> Any:
