@@ -229,7 +229,8 @@ def train(job: TaskJob, meter: Meter) -> Learned:
             if communicator is not None:
                 sums = communicator.all_reduce(sums, "sum")
             total, count = sums.tolist()  # parts of one model count the same samples
-            meter.epoch(total / count if count else float("nan"), len(samples))
+            before = meter.losses[-1] if meter.losses else float("nan")
+            meter.epoch(total / count if count else before, len(samples))  # others took its batches
             with meter.aside():
                 meter.scores.append(_score(task, model, tests, device))
         state = strategy.full_state(model)

@@ -84,13 +84,16 @@ class Meter:
             sleep((self.slow - 1) * (monotonic() - self._step_began))
         with self._counting:
             self.steps += 1
+            self.first_step = self.first_step or time()
             if not self._marks:
-                self.first_step = time()
                 self._mark(samples)
 
     def epoch(self, loss: float, samples: int) -> None:
         """An epoch is done, by all replicas. loss: the mean over its samples of the training loss,
-        global."""
+        global. A worker that waits for nobody may have come too late for a batch of the first."""
+        if not self._marks:
+            self._began = self._began or monotonic()
+            self._mark(0)
         self.losses.append(loss)
         self._mark(samples * len(self.losses))
 

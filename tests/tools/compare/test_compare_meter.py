@@ -48,6 +48,18 @@ def test_in_a_single_epoch_it_is_the_first_step():
     assert watch.window == (10.0, 11.0, 136)
 
 
+@pytest.mark.usefixtures("clock")
+def test_an_epoch_whose_batches_others_took_is_an_epoch():
+    watch = meter.Meter()
+    watch.epoch(2.0, 128)  # begins at 10, marked at 11 and 12
+    watch.begin()  # at 13
+    watch.step(64)  # not looked at
+    watch.epoch(1.0, 128)  # at 14
+    assert watch.epoch_seconds == [2.0, 4.0]
+    assert watch.window == (12.0, 14.0, 128)
+    assert watch.first_step > 1e9
+
+
 @pytest.mark.parametrize("told", ["before", "after"])
 def test_what_a_step_of_a_script_sends(told):
     """Whether it is told of before its sums or after them, and whatever is sent otherwise."""
