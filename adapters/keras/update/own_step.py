@@ -229,22 +229,22 @@ def _adds_up_at_extremes(
     size. True where that cannot be found out."""
     even = trial.widened(kinds.made_up(batch, classes=2))
 
-    def take(made_up: Any, rows: slice, metrics: float) -> list[Array]:
-        return _of_rows(model, engine, made_up, rows, (), (), metrics).gradients
+    def take(made_up: Any) -> list[list[Array]]:
+        tries = (slice(None), 0.0), *((rows, 1.0) for rows in trial.PARTS)
+        return [_of_rows(model, engine, made_up, r, (), (), m).gradients for r, m in tries]
 
     for size in _SIZES:
         made_up = _stretched(even, size)
         try:
-            found = [take(made_up, slice(None), 0.0)]
-            found += [take(made_up, rows, 1.0) for rows in trial.PARTS]
+            found = take(made_up)
             if not _are_finite(array for arrays in found for array in arrays):
                 continue
             if _add_up(found, parts, _AT_EXTREMES):
                 return True
-            again = take(trial.nudged(made_up), slice(None), 0.0)
+            near = take(trial.nudged(made_up))
         except Exception:
             return True
-        if trial.are_close(found[0], again, _AT_EXTREMES):
+        if all(trial.are_close(*pair, _AT_EXTREMES) for pair in zip(found, near, strict=True)):
             return False
     return True
 

@@ -73,7 +73,7 @@ def are_close(found: Sequence[Array], others: Sequence[Array], times: float = 1.
     sizes = [float(np.linalg.norm(a)) for a in found]
     spare = _SPARE * max([1.0, *sizes])
     return all(
-        float(np.linalg.norm(a - b)) <= times * _CLOSE * size + spare
+        float(np.linalg.norm(a - b)) <= times * (_CLOSE * size + spare)
         for a, b, size in zip(found, others, sizes, strict=True)
     )
 
