@@ -14,7 +14,8 @@ from keras import tree
 from dream import stall
 from dream._errors import ConfigurationError
 from dream._log import logger
-from dream.adapters.keras import files, private
+from dream.adapters.keras import private
+from dream.adapters.keras.checkpoint import model_files
 from dream.adapters.keras.checkpoint import private as private_checkpoint
 from dream.adapters.keras.checkpoint.callback import Checkpoint, figures_of, why_not_kept
 from dream.adapters.keras.checkpoint.saver import FitSaver
@@ -109,7 +110,7 @@ def of_rank(given: Any, rank: int) -> Any:
         return given
     for writer in (c for c in listed(given) if isinstance(c, _WRITERS)):
         if isinstance(writer, keras.callbacks.ModelCheckpoint):  # which scripts load from
-            files.left_to_rank_0(writer.filepath, type(writer).__name__)
+            model_files.left_to_rank_0(writer.filepath, type(writer).__name__)
     return [c for c in listed(given) if not isinstance(c, _WRITERS)]
 
 

@@ -14,9 +14,9 @@ import keras
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._patches import Patches
-from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
 from dream.adapters.keras.asynchronous.fit import WorkerSteps, fit
+from dream.adapters.keras.checkpoint import model_files
 from dream.adapters.keras.data.sources import DataPasses
 from dream.adapters.keras.hooks import take_made
 from dream.checkpoint.checkpointer import Checkpointer
@@ -198,7 +198,7 @@ class LocalBlock:
         for name in _READ:
             setattr(model, name, MethodType(self._read(name), model))
         model.train_on_batch = MethodType(self._refused, model)
-        keras_files.distribute(model)
+        model_files.distribute(model)
         return model
 
     def _fit(self, passes: DataPasses) -> Callable[..., Any]:

@@ -24,6 +24,12 @@ _REMEDIES = {
     "(clipnorm=)",
 }
 
+_JOINED: dict[str, Callable[[Array, Array], Array]] = {
+    "output": lambda first, second: np.concatenate([first, second]),
+    "gradient": lambda first, second: first + second,
+}
+"""What two parts' values come to."""
+
 COUPLES, DRAWS = "couples", "draws"
 _answers: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 """Of models: what they do with the samples that they are asked about."""
@@ -114,7 +120,7 @@ def _coupled(model: Any, engine: Engine, batch: Any, stretch: Callable[[Any], An
         whole = [draw.uniform(-1, 1, (kinds.ROWS, *x.shape[1:])) for x in outputs]
         return [x[rows].astype("float32") for x in stretch(whole)]
 
-    def call(rows: slice, batch: Any = batch) -> tuple[list[Array], list[Array]]:
+    def call(rows: slice, batch: Any) -> tuple[list[Array], list[Array]]:
         outputs: list[Array] = []
 
         def seen(found: Sequence[Array]) -> list[Array]:
@@ -129,19 +135,21 @@ def _coupled(model: Any, engine: Engine, batch: Any, stretch: Callable[[Any], An
 
         return outputs, trial.take(model, engine, batch, rows, run)
 
+    def take(batch: Any) -> list[tuple[list[Array], list[Array]]]:
+        return [call(rows, batch) for rows in (slice(None), *trial.PARTS)]
+
     try:
-        (whole, all_by), (again, _) = call(slice(None)), call(slice(None))
-        (first, by_first), (second, by_second) = map(call, trial.PARTS)
-        near, near_by = call(slice(None), trial.nudged(batch))
-        joined = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
-        by_both = [a + b for a, b in zip(by_first, by_second, strict=True)]
+        found, (again, _) = take(batch), call(slice(None), batch)
+        draws = any(not np.array_equal(a, b) for a, b in zip(found[0][0], again, strict=True))
+        if draws or not all(np.isfinite(x).all() for each in found for x in (*each[0], *each[1])):
+            return ""
+        for place, (what, join) in enumerate(_JOINED.items()):
+            whole, first, second = (each[place] for each in found)
+            by_parts = [join(a, b) for a, b in zip(first, second, strict=True)]
+            if not trial.are_close(whole, by_parts):
+                near = [each[place] for each in take(trial.nudged(batch))]
+                if trial.are_steady([whole, first, second], near):
+                    return what
     except Exception:
-        return ""  # it takes nothing that is made up
-    draws = any(not np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
-    if draws or not all(np.isfinite(x).all() for x in (*whole, *joined, *all_by, *by_both)):
-        return ""
-    told = {"output": (whole, joined, near), "gradient": (all_by, by_both, near_by)}
-    for what, (found, by_parts, nudged) in told.items():
-        if not trial.are_close(found, by_parts) and trial.are_close(found, nudged):
-            return what
+        pass  # it takes nothing that is made up
     return ""

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import keras
 from keras import tree
+from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 from keras.src.backend.common.masking import set_keras_mask
 from keras.src.models.functional import Functional, operation_fn, unpack_singleton
 
@@ -93,3 +94,9 @@ def losses_by_thread() -> tuple[str, property]:
         kept(layer)[:] = losses
 
     return name, property(kept, keep)
+
+
+def narrower_types() -> dict[str, str]:
+    """Return Keras's table of what operations on types of 64 bits give: 32, but on TensorFlow."""
+    found: dict[str, str] = BIT64_TO_BIT32_DTYPE
+    return found

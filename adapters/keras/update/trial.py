@@ -15,7 +15,7 @@ from keras import ops, tree
 
 from dream._errors import Unsupported
 from dream._log import warn_once
-from dream.adapters.keras import consistency, kinds, losses, private
+from dream.adapters.keras import consistency, hooks, kinds, losses, private
 from dream.adapters.keras.engine import Array, Engine
 from dream.adapters.keras.randomness.draws import drawn_by
 from dream.adapters.keras.randomness.sizes import DrawnSizes
@@ -78,6 +78,13 @@ def are_close(found: Sequence[Array], others: Sequence[Array], times: float = 1.
     )
 
 
+def are_steady(
+    found: Sequence[Sequence[Array]], nudged: Sequence[Sequence[Array]], times: float = 1.0
+) -> bool:
+    """Whether values of a batch, and of its parts, are the nudged one's; others tell nothing."""
+    return all(are_close(*pair, times) for pair in zip(found, nudged, strict=True))
+
+
 def take(model: Any, engine: Engine, batch: Any, rows: slice, run: Callable[[Any], T]) -> T:
     """Return what comes of a model's run on rows of a made-up batch; all its changes are undone.
     In double precision, that rounding tells nothing; in single where operations of the script's own
@@ -116,7 +123,7 @@ def _rehearsed(
     with ExitStack() as scopes:
         for scope in (
             kept(model), private.rehearsal(model), _plain_variables_kept(model),
-            _computing_by(policy, model), generators_kept(engine),
+            _computing_by(policy, model), hooks.double_precision(), generators_kept(engine),
             drawn_by(OneRow(note, engine.generators)), batch_norm.standing_still(note),
             losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip

@@ -19,10 +19,10 @@ from dream._errors import Unsupported
 from dream._log import warn_once
 from dream._patches import in_this_context
 from dream.adapters.keras import hooks, private
+from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, Engine, LossGradients
-from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.private import convert_to_tensor
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange

@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from dream._adapter import Plan
+from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, LossGradients
-from dream.adapters.keras.hooks import KerasBlock
 from dream.adapters.keras.update.exchange import PartsExchange
 from dream.adapters.tensorflow.engine import TensorFlowEngine, common
 from dream.adapters.tensorflow.keras import data, slices

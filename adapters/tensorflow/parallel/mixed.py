@@ -6,7 +6,7 @@ from typing import Any
 
 from dream._adapter import Step
 from dream._errors import Unsupported
-from dream.adapters.keras.hooks import KerasBlock
+from dream.adapters.keras.block import KerasBlock
 from dream.adapters.keras.update.gradient_format import CanonicalFormat
 from dream.adapters.tensorflow.loss import Batch
 from dream.adapters.tensorflow.step import LocalStep, build, process_step

@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from dream._errors import Unsupported
 from dream._topology import Topology
-from dream.adapters.keras import files, fit, private
+from dream.adapters.keras import fit, private
+from dream.adapters.keras.checkpoint import model_files
 from dream.adapters.keras.data.resume import FitProgress
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import optimizers_of
@@ -69,8 +70,8 @@ class Fitting:
             )
         model.compile = MethodType(_compile, model)
         for name in ("save", "save_weights", "export"):
-            files.change(model, name, written_once(self._engine.readers))
-        files.change(model, "load_weights", files.reading)
+            model_files.change(model, name, written_once(self._engine.readers))
+        model_files.change(model, "load_weights", model_files.reading)
         return model
 
     def optimizer(self, optimizer: Any) -> Any:
@@ -205,7 +206,7 @@ def written_once(ranks: Communicator) -> Callable[[Callable[..., Any], str], Cal
         def write(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             target = _Target(ranks, filepath)
             with whole(self, here=lambda: target.here):
-                own = files.writing(save, name, follow=not target.own)
+                own = model_files.writing(save, name, follow=not target.own)
                 return own(self, filepath, *args, **kwargs)
 
         return write

@@ -36,6 +36,7 @@ assert (keras.ops.convert_to_numpy(outputs) == keras.ops.convert_to_numpy(model(
 assert private.children(keras.layers.GRU(3))[0].name == "gru_cell"
 assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
 assert [m.name for m in private_graph.metrics_of_step(model)][0] == "loss"
+assert set(private_graph.narrower_types()) == {"int64", "uint64", "float64", "complex128"}
 assert not private.makes_floats_of_results()
 assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
 adapter = private_data.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)

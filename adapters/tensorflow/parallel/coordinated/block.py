@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from dream._errors import ConfigurationError, Unsupported
 from dream._patches import Patches
-from dream.adapters.keras import files as keras_files
 from dream.adapters.keras import private
+from dream.adapters.keras.checkpoint import model_files
 from dream.adapters.keras.hooks import take_made
 
 _LOOPS = {
@@ -60,7 +60,7 @@ class CoordinatedBlock:
         self._models.add(model)
         for name in self._refused:
             setattr(model, name, MethodType(self._refusal(name), model))
-        keras_files.distribute(model)
+        model_files.distribute(model)
 
     def _refusal(self, name: str) -> Callable[..., Any]:
         def call(model: Any, *_: Any, **__: Any) -> Any:
