@@ -14,6 +14,12 @@ PYTHON_WORDS = 624
 _PYTHON, _NUMPY = "python", "numpy"
 
 
+def has_state(kind: type[Any]) -> bool:
+    """Whether generators of a class of Python's go on from a state: the operating system's have
+    none."""
+    return not issubclass(kind, random.SystemRandom)
+
+
 def python_place(generator: random.Random | None = None) -> int:
     """Return how many of those have been taken. generator: Python's own, if none."""
     return int((generator or random).getstate()[1][-1])

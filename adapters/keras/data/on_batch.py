@@ -52,7 +52,8 @@ class GivenBatches:
             if share is not None and {all_ for *_, all_ in said} == {sum(counts)}:
                 return _with(given, engine.placed([_shown(batch, BatchShare.of(share))]))
             self._whole = rows > 0 and len(set(said)) == 1
-            self._say(counts)
+            if len(set(said)) > 1:
+                self._say(counts)
         if not self._whole and engine.pooled:
             raise Unsupported(
                 "Ranks of several devices are each given the whole batch, which is dealt out. "
@@ -73,12 +74,13 @@ class GivenBatches:
         return {BATCH: tree.map_structure(lambda a: a[cut], batch), SHARE: share}
 
     def _say(self, rows: list[int]) -> None:
-        if len(set(rows)) > 1 and not self._said:
+        if not self._said:
             self._said = True
             logger.warning(
                 "train_on_batch and test_on_batch count each rank's own batch as an equal share of "
-                "the global one. Received: %s samples by rank. Give all ranks the whole batch, "
-                "which is dealt out then", ", ".join(map(str, rows)),
+                "the global one. Received: other batches on some ranks, of %s samples by rank. "
+                "Give all ranks the whole batch, which is dealt out then: seed alike what draws it",
+                ", ".join(map(str, rows)),
             )  # fmt: skip
 
 

@@ -50,7 +50,11 @@ def _reads(model: Any) -> Callable[[], _State]:
     """Return what reads the numbers and generators that a model's step may go by."""
     found = reached(model, *private.given_metrics(model))
     objects = [x for x in found if is_of_a_script(type(x)) and hasattr(x, "__dict__")]
-    draws = [x for x in found if isinstance(x, (np.random.Generator, random.Random))]
+    draws = [
+        x
+        for x in found
+        if isinstance(x, (np.random.Generator, random.Random)) and generators.has_state(type(x))
+    ]
 
     def read() -> _State:
         numbers = {

@@ -17,6 +17,7 @@ import numpy as np
 
 from dream.adapters.keras import private
 from dream.checkpoint.untouched.variables import is_a_scripts, is_of_a_script
+from dream.data.generators import has_state
 
 _OF_KERAS = frozenset({
     "built", "compiled", "train_function", "test_function", "predict_function", "_called",
@@ -190,7 +191,7 @@ def _may_go(name: str, value: Any) -> bool:
 def _of_generator(value: Any) -> Iterator[_Undo]:
     if isinstance(value, np.random.Generator):
         yield partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    elif isinstance(value, random.Random):
+    elif isinstance(value, random.Random) and has_state(type(value)):
         yield partial(value.setstate, value.getstate())
     elif type(value).__name__ in ("RandomState", "Generator") and hasattr(value, "set_state"):
         yield partial(value.set_state, value.get_state())  # NumPy's older one, and torch's

@@ -94,8 +94,7 @@ class WeighedBackward:
         call = TrainingCall.of(bearer, share, given := (*args, *kwargs.values()))
         if not self.reader.settled:
             call.keeps = True
-            self.reader.untraced.note(call, (args, kwargs), meets=bearer.meets)
-            self.lineage.called(call, (args, kwargs))
+            self.reader.called(call, (args, kwargs), meets=bearer.meets)
         elif self.lineage.entered:
             self.lineage.rest()  # batches that were read before: no loader hands out the next
         elif share is not None and self.reader.untraced.glance(share, given):

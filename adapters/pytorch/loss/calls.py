@@ -134,15 +134,16 @@ class TrainingCall:
     keeps: whether small outputs stay with their nodes: a graph keeps no targets that are subtracted
     from them. returned: whether it has. several: whether it is on batches of several sizes, so that
     a mean need not be over its share's samples. untraced: what it was given, for the ranks to
-    compare.
+    compare; whole: a digest of that, where no loader gave it.
     """
 
-    __slots__ = ("bearer", "inputs", "keeps", "returned", "several", "share", "untraced")
+    __slots__ = ("bearer", "inputs", "keeps", "returned", "several", "share", "untraced", "whole")
 
     def __init__(self, bearer: Bearer | None, share: Share | None, inputs: Sequence[Any]) -> None:
         self.bearer, self.share, self.inputs = bearer, share, inputs
         self.keeps = self.returned = self.several = False
         self.untraced: UntracedInput | None = None
+        self.whole = 0.0
 
     @classmethod
     def of(cls, bearer: Bearer, share: Share | None, given: Sequence[Any]) -> TrainingCall:

@@ -15,6 +15,7 @@ from dream.adapters.pytorch.loss.coupling.constants import ConstantLooks
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.unconnected_terms import UnconnectedTerms
 from dream.adapters.pytorch.loss.coupling.untraced import UntracedCalls
+from dream.adapters.pytorch.loss.coupling.whole_batches import WholeBatches
 from dream.adapters.pytorch.loss.divisors import OF_NONE, REFUSED
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.graph_search import bearers_of
@@ -84,6 +85,7 @@ class Reader:
         self._apart = UnconnectedTerms()
         self._looks = ConstantLooks(among, self.lineage, self._apart)
         self.untraced = UntracedCalls(among, self.lineage)
+        self.whole = WholeBatches(among)
         self._factors = Factors(among)
         self.said: set[str] = set()
         self._passes, self._whole = 0, ""
@@ -97,6 +99,12 @@ class Reader:
     def silent(self) -> bool:
         """Whether the ranks tell each other nothing as they read a loss that they know."""
         return self._looks.over and not self._factors.asks
+
+    def called(self, call: TrainingCall, given: Iterable[object], *, meets: bool) -> None:
+        """A model is called in training, in a loop's first steps. meets: as of `UntracedCalls`."""
+        self.whole.note(call, given)
+        self.untraced.note(call, given, meets=meets)
+        self.lineage.called(call, given)
 
     def passed(self) -> bool:
         """A backward pass has ended. Returns whether the ranks are to look again in the next ones:
@@ -120,6 +128,7 @@ class Reader:
         multiply too. cut: this is one of an update's micro-batches."""
         if not self.settled:
             self.untraced.settle(armed)
+            self.whole.settle(armed)
         terms = [terms_of(root, armed, self._apart) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         if self._whole:
@@ -142,7 +151,7 @@ class Reader:
         is to be said of that. kept: whether there are some that were. first: whether this is its
         model's first call, which may be for shapes alone."""
         line = (_OF_KEPT if kept else _WHOLE) if why is None else why
-        if not line or line in self.said or self._among.world_size == 1:
+        if not line or line in self.said or self._among.world_size == 1 or self.whole.told:
             return
         if not any(isinstance(x, torch.Tensor) for x in inputs):
             return
@@ -156,7 +165,7 @@ class Reader:
         batch."""
         line, self._whole = self._whole, ""
         last = {call.bearer: call.share for call in armed if call.bearer in bearers}
-        if None in last.values():
+        if None in last.values() and not self.whole.told:
             tell_once(line, self.said)
 
     def hear(self, told: float) -> None:

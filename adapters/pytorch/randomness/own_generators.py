@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from dream.adapters.pytorch.randomness.words import variables_of
+from dream.data.generators import has_state
 
 _MOST = 4096
 """Objects that are looked at; a dataset may be a list of a million samples."""
@@ -43,12 +44,16 @@ def held_by(*owners: Any, by_dream: bool = True) -> list[Any]:
     while left and len(seen) < _MOST:
         item = left.pop()
         kind, key = type(item), id(item)
-        if issubclass(kind, _KINDS):
+        if _is_generator(kind):
             found[key] = item
         elif key not in seen and not issubclass(kind, _NO_OWNERS):
             seen[key] = item
             left += _within(item) if by_dream or home_of(kind) != _DREAM else []
     return [*found.values()]
+
+
+def _is_generator(kind: type[Any], kinds: tuple[type[Any], ...] = _KINDS) -> bool:
+    return issubclass(kind, kinds) and has_state(kind)
 
 
 def script_frames() -> Iterator[FrameType]:
@@ -76,7 +81,7 @@ def named_by_the_script() -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     for frame in script_frames():
         for name, value in (*variables_of(frame).items(), *frame.f_globals.items()):
-            if issubclass(type(value), _KINDS) and id(value) not in seen:
+            if _is_generator(type(value)) and id(value) not in seen:
                 seen.add(id(value))
                 yield name, value
 
@@ -91,7 +96,7 @@ def of_the_loop() -> list[Any]:
     named = {id(x): x for x in values if type(x) in wanted}.values()
     models = [x for x in named if isinstance(x, torch.nn.Module)]
     found = [*named, *held_by(*models, by_dream=False)]
-    return [*{id(each): each for each in found if isinstance(each, _OTHERS)}.values()]
+    return [*{id(each): each for each in found if _is_generator(type(each), _OTHERS)}.values()]
 
 
 def states_of(generators: list[Any]) -> list[Any]:

@@ -112,6 +112,7 @@ WAYS: dict[str, Callable[[], Any]] = {
     "labels": lambda: _labels(),
     "state": lambda: _state(),
     "draws": lambda: _drawn(),
+    "unseeded": lambda: _heard(_unseeded, "train_on_batch and"),
     "well": lambda: _comparisons(),
 }
 
@@ -157,16 +158,35 @@ def _labels() -> tuple[str, float]:
 
 def _state() -> tuple[int, list[str]]:
     """The whole number that a layer's call counts, and what is said of it."""
+    layer = CountsItsSamples()
+    made = model(layer)
+
+    def twice() -> None:
+        for _ in range(2):
+            _fit(made)
+
+    said = _heard(twice, "a state that")
+    return int(layer.seen.value), said
+
+
+def _unseeded() -> None:
+    """Batches in an order that each rank draws for itself."""
+    made, (x, y) = model(), data()
+    order = random.SystemRandom().sample(range(SAMPLES), SAMPLES)
+    for start in range(0, SAMPLES, BATCH):
+        rows = order[start : start + BATCH]
+        made.train_on_batch(x[rows], y[rows])
+
+
+def _heard(run: Callable[[], None], words: str) -> list[str]:
+    """What dream says with these words as it runs."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("dream").addHandler(handler)
-    layer = CountsItsSamples()
-    made = model(layer)
-    for _ in range(2):
-        _fit(made)
+    run()
     logging.getLogger("dream").removeHandler(handler)
-    return int(layer.seen.value), [line for line in lines if "a state that" in line]
+    return [line for line in lines if words in line]
 
 
 def _drawn() -> list[float]:

@@ -65,6 +65,14 @@ def test_a_state_that_a_call_changes_is_kept_alike_and_named_once(
     assert "seen is a state" in said
 
 
+@over(["unseeded"], further=())
+def test_batches_by_hand_that_each_rank_draws_for_itself_are_said_once(
+    ranks: list[dict[str, Any]], name: str
+) -> None:
+    (said,) = ranks[0][name]
+    assert "other batches on some ranks, of 8, 8 samples by rank" in said
+
+
 @over(["draws"], further=())
 def test_generators_go_on_alike_where_a_rank_alone_has_drawn(
     ranks: list[dict[str, Any]], name: str

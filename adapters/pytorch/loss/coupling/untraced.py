@@ -15,7 +15,7 @@ import torch
 
 from dream._log import Once
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.digests import contents_of
+from dream.adapters.pytorch.data.digests import contents_of, is_rounded, rough_contents_of
 from dream.adapters.pytorch.data.replicated_rows import CallPlace, ReplicatedRows
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
@@ -26,8 +26,6 @@ from dream.data.partition import Share
 
 _SLOTS = 64
 """Calls of a step that are compared."""
-_GLANCE = 1 << 16
-"""Elements of an input that are looked at."""
 _OF_BATCH = 1e200
 _AS_MANY = (
     "a model is called on rows that are alike on every rank, and as many as each has of its batch: "
@@ -172,7 +170,7 @@ class UntracedCalls:
             call.untraced, call.share = None, each.share
             if most[0] == least[0]:  # else the ranks have made other calls
                 away = any(map(devices.is_away, each.given))
-                same = most[at] == least[at] or (away and _close(most[at], least[at]))
+                same = most[at] == least[at] or (away and is_rounded(most[at], least[at]))
                 fits = least[at + _SLOTS] > 0.0
                 self._judge(alike, call, each, same=same, fits=fits)
                 many = least[at + 2 * _SLOTS]
@@ -224,12 +222,4 @@ def _figure(x: torch.Tensor) -> float:
     rounded in another order each time, all but its rounding."""
     if not devices.is_away(x):
         return float(contents_of(x))
-    flat = (torch.view_as_real(x) if x.is_complex() else x).detach().reshape(-1)
-    flat = flat[:: len(flat) // _GLANCE + 1].to(device="cpu", dtype=torch.float64)
-    weights = 1.0 + 0.5 * torch.arange(1.0, len(flat) + 1.0).double().cos()
-    made = float(flat.nan_to_num(0.0, 0.0, 0.0).dot(weights))
-    return made + zlib.crc32(repr(tuple(x.shape)).encode()) / 2.0**32
-
-
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-6 * max(abs(one), abs(other), 1e-30)
+    return rough_contents_of(x)

@@ -1,9 +1,11 @@
-"""What is said of batches that no loader of the block hands out: not of a call for shapes."""
+"""What is said of batches that no loader of the block hands out: not of a call for shapes; and what
+where each rank has drawn its own."""
 
 from __future__ import annotations
 
 import logging
 import logging.handlers
+import random
 
 import numpy as np
 import pytest
@@ -42,3 +44,36 @@ def trained(by_hand: bool) -> str:
 def test_a_whole_batch_is_said_where_it_trains(by_hand: bool) -> None:
     said, *_ = dream.launch(trained, by_hand, n=2, framework="torch", timeout=240)
     assert said.count(LINE) == by_hand, said
+
+
+def drawn(seed: int | None) -> str:
+    """What is said of a loop whose batches Python's and NumPy's generators order. Without a seed
+    both are the operating system's on each rank."""
+    heard = logging.handlers.BufferingHandler(1000)
+    logging.getLogger("dream").addHandler(heard)
+    system = random.SystemRandom() if seed is None else random.Random(seed)
+    orders = np.random.default_rng(seed)
+    x, y = torch.arange(16.0).reshape(8, 2), torch.arange(8.0).reshape(8, 1)
+    with dream.strategy("mirrored"):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(3):
+            order = orders.permutation(system.sample(range(8), 8))
+            for rows in np.split(order, 2):
+                optimizer.zero_grad()
+                F.mse_loss(model(x[rows]), y[rows]).backward()
+                optimizer.step()
+        loader = DataLoader(TensorDataset(x, y), batch_size=4)
+        for (
+            rows,
+            target,
+        ) in loader:  # whose watch of the loop's generators passes by a stateless one
+            F.mse_loss(model(rows), target).backward()
+    return "\n".join(record.getMessage() for record in heard.buffer)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_batches_that_each_rank_draws_for_itself_are_said_once(seed: int | None) -> None:
+    said, *_ = dream.launch(drawn, seed, n=2, framework="torch", timeout=240)
+    assert said.count(f"{LINE} is another on each rank") == (seed is None), said
+    assert said.count("is whole on every rank") == (seed == 1), said
