@@ -17,12 +17,12 @@ from dream._patches import value_set
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.calls import SIZE, Bearer, TrainingCall
+from dream.adapters.pytorch.loss.factors import Factor
 from dream.adapters.pytorch.loss.private import quick
 from dream.adapters.pytorch.loss.samples.row_leaves import leaves_of
 from dream.adapters.pytorch.module import ModuleRegistry
 from dream.adapters.pytorch.optimizer import parameters_of
 from dream.adapters.pytorch.private import recomputing
-from dream.adapters.pytorch.update.stamps import Stamps
 
 _AS_A_MEAN = (
     "a loss that comes through no module of the block counts as a mean over samples here: a sum "
@@ -62,6 +62,7 @@ class LooseParameters:
         self._optimizers: list[ref[Optimizer]] = []
         self._uncovered: dict[int, list[torch.Tensor]] = {}
         self._known = (-1, 0)
+        self._averaged: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._inside, self._say = False, Once()
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -84,7 +85,8 @@ class LooseParameters:
                 return
             leaves = [] if called else self._of_loss(tensors)
             bare = self._without_rows(leaves)
-            before = self._gradients() if called else []
+            held = self._gradients() if called else []
+            self._averaged = []
             self._inside = True
             try:
                 keep = dict(zip(("retain_graph", "create_graph"), args, strict=False)) | kwargs
@@ -96,14 +98,29 @@ class LooseParameters:
                     self._run_weighed(run, tensors, grad_tensors, args, kwargs)
                 else:
                     run(tensors, grad_tensors, *args, **kwargs)
+                if called:
+                    bare = self._without_rows(p for each in held for p in each.reached())
+                if bare:
+                    self._average(bare)
+                    self._averaged = [(p, p.grad) for p in bare]
             finally:
                 self._inside = False
-            if called:
-                bare = self._without_rows(p for held in before for p in held.reached())
-            if bare:
-                self._average(bare)
+                for each in held:
+                    each.put_back()
 
         return backward
+
+    @torch.no_grad()
+    def multiply(self, factor: Factor) -> None:
+        """Multiply what the last backward pass through modules has added: by what the ranks had
+        still to count."""
+        for parameter, own in self._averaged:
+            if own is None or parameter.grad is None:
+                continue
+            if parameter.grad is own or self.weighed is None:  # of all micro-batches
+                parameter.grad.mul_(factor)
+            else:
+                parameter.grad += own * (factor - 1.0)
 
     def _gradients(self) -> list[_Held]:
         """What the optimizers' uncovered parameters hold before a backward pass. Only what it comes
@@ -237,14 +254,28 @@ class _Bare(Bearer):
 
 @final
 class _Held:
-    """The gradients that some parameters have, to see which a backward pass changes."""
+    """The gradients that some parameters have, set aside for a backward pass: what it adds to them
+    is seen, and made global, by itself."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
-        self._parameters = parameters
-        self._stamps = Stamps(p.grad for p in parameters)
+        self._before = [(p, p.grad) for p in parameters]
+        for parameter in parameters:
+            parameter.grad = None
 
     def reached(self) -> list[torch.Tensor]:
-        """Return all of them where one's gradient has changed."""
-        if self._stamps.are_of(p.grad for p in self._parameters):
+        """Return all of them where one has a gradient of the pass."""
+        if all(p.grad is None for p, _ in self._before):
             return []
-        return [p for p in self._parameters if p.requires_grad]
+        return [p for p, _ in self._before if p.requires_grad]
+
+    def put_back(self) -> None:
+        """Add it to what they had."""
+        for parameter, before in self._before:
+            if before is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = before
+            elif parameter.grad.requires_grad or before.requires_grad:
+                parameter.grad = before + parameter.grad
+            else:
+                parameter.grad = before.add_(parameter.grad)

@@ -62,6 +62,7 @@ class WeighedBackward:
     strict: raise where a loss is not understood. lent: for modules trained after their block.
     within: wraps the passes themselves. lineage: to be told of batches. installed: whether the
     block is open. stamped: what is told with the gradients, and heard of. reader: of losses.
+    beside: multiplies gradients that are averaged beside those of modules.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class WeighedBackward:
         self._recipes: dict[str, Recipe | None] = {}
         self._wrapped = lru_cache(1)(lambda run: drawing_again(self.wrap(run)))
         self._late, self._lent_zero = LateMessage(), LentZero()
+        self.beside: Callable[[Factor], None] = lambda _: None
 
     def called(
         self, bearer: Bearer, share: Share | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -145,9 +147,10 @@ class WeighedBackward:
 
     def read_at_once(self, roots: list[Any]) -> LossReading:
         """What losses are, and factors to which no late one is to come."""
-        return self.reader.read(roots, self._waiting(), lambda _: False, cut=False)
+        return self.reader.read(roots, self.waiting(), lambda _: False, cut=False)
 
-    def _waiting(self) -> list[TrainingCall]:
+    def waiting(self) -> list[TrainingCall]:
+        """The calls whose backward has not come."""
         return [call for bearer in self.bearers() for call in self._calls[bearer]]
 
     def taken_elsewhere(self) -> None:
@@ -204,7 +207,7 @@ class WeighedBackward:
 
     def _add_nothing(self, run: Run, roots: list[Any]) -> bool:
         """Have a number without a graph be a loss that this rank adds nothing to, if it is one."""
-        if (nothing := in_place_of(roots, self._waiting())) is not None:
+        if (nothing := in_place_of(roots, self.waiting())) is not None:
             self._start(run, [nothing], [None], {}, None)
             self._lent_zero.lend(roots[0])
             is_global(roots[0], self._among).data.copy_(nothing.detach())
@@ -387,13 +390,10 @@ class WeighedBackward:
         if weighed.late:
             late = late_factor(weighed, message[EXTRA] * self._among.world_size)
             if isinstance(late, torch.Tensor) or late != 1.0:
-                multiply(bearers, late)
+                multiply((p for bearer in bearers for p in bearer.trained), late)
+                self.beside(late)
                 if self._updates is not None:
                     self._updates.held.renote()
-        if not one:
-            return
-        value = message[VALUE]
-        if isinstance(late, torch.Tensor) or late != 1.0:
-            value = value * late
-        to_local(roots[0]).data.fill_(value)
-        is_global(roots[0], self._among)
+        if one:
+            to_local(roots[0]).data.fill_(message[VALUE] * late)
+            is_global(roots[0], self._among)

@@ -1,5 +1,5 @@
-"""`torch.autograd.grad` of a loss with respect to parameters, which is no backward pass: what it
-returns is the gradient of the loss over the global batch, too."""
+"""`torch.autograd.grad` of a loss with respect to parameters, or to rows of a batch, which is no
+backward pass: what it returns is the gradient of the loss over the global batch, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from dream.adapters.pytorch.loss.backward import WeighedBackward
 from dream.adapters.pytorch.loss.reading import tell_once
 from dream.adapters.pytorch.loss.scaling import starts_of
+from dream.adapters.pytorch.loss.terms import terms_of
 from dream.adapters.pytorch.private import current_backward, recomputing
 from dream.collectives import Communicator
 
@@ -21,6 +22,12 @@ _OWN = (
     "one of an update's micro-batches, are of this rank's samples alone; what is computed from "
     "them is then no gradient of the global batch. Average them where that matters, by "
     "strategy.communicator.all_reduce"
+)
+_BY_ROWS = (
+    "gradients by a batch's rows that torch.autograd.grad returns, of a loss in several parts that "
+    "count differently, are of a rank's share: larger than one device's by as many times as the "
+    "batch counts more. Differentiate one mean or one sum, or go by the gradient's sign or "
+    "direction"
 )
 
 
@@ -45,9 +52,11 @@ class Differentiated:
         ) -> Any:
             wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
             if not self._concerns(wanted):
-                return grad(
+                part = 1.0 if grad_outputs is not None else self._part(outputs, wanted)
+                own = grad(
                     outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs
                 )
+                return own if part == 1.0 else tuple(x if x is None else x * part for x in own)
             roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
             if create_graph or self._weighed.cut or kwargs.get("is_grads_batched"):
                 tell_once(_OWN, self._said)
@@ -76,6 +85,31 @@ class Differentiated:
             return False
         trained = {id(p) for bearer in self._weighed.bearers() for p in bearer.trained}
         return any(id(x) in trained for x in wanted)
+
+    def _part(self, outputs: Any, wanted: Sequence[Any]) -> float:
+        """What a loss over this rank's rows counts for in the one over the batch, where its
+        gradients are by rows: those of an adversary, which a step is added to."""
+        roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        calls = self._weighed.waiting()
+        shares = [call.share for call in calls if call.share is not None]
+        if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].requires_grad or not shares:
+            return 1.0
+        share = shares[-1]
+        if share.parts == 1 or share.micros > 1 or current_backward() != -1 or recomputing():
+            return 1.0
+        if not all(x.dim() and len(x) == share.count for x in wanted):
+            return 1.0
+        terms = [term for term in terms_of(roots[0], calls) if term.kind != "once"]
+        kinds = {term.kind for term in terms}
+        if kinds == {"mean"}:
+            return share.count / share.total
+        if kinds == {"count"} and len(terms) == 1:
+            own = torch.as_tensor(terms[0].count, dtype=torch.float64).reshape(()).cpu()
+            most = float(self._among.all_reduce(own, "sum"))
+            return float(own) / most if most else 1.0
+        if kinds - {"sum"}:
+            tell_once(_BY_ROWS, self._said)
+        return 1.0
 
     def _global(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -210,11 +210,10 @@ def begun(bearer: Bearer) -> bool:
     return False
 
 
-def multiply(bearers: list[Bearer], factor: Factor) -> None:
+def multiply(parameters: Iterable[torch.Tensor], factor: Factor) -> None:
     """What backward left in all of their gradients."""
-    trained = (p for bearer in bearers for p in bearer.trained)
     by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for parameter in trained:
+    for parameter in parameters:
         if parameter.grad is not None:
             gradient = to_local(parameter.grad)
             by_device.setdefault(gradient.device, []).append(gradient)

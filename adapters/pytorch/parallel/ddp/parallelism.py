@@ -175,8 +175,10 @@ class Averaging(Synchronous):
         self.registry.row_leaves = self._backward.row_leaves
         if self.guard is not None:
             self.guard.rows = self._backward.row_leaves
-        if self.bare is not None and self.training.updates is None:
-            self.bare.weighed = self._backward
+        if self.bare is not None:
+            self._backward.beside = self.bare.multiply
+            if self.training.updates is None:
+                self.bare.weighed = self._backward
 
     def make(self) -> Make:
         self._backward = WeighedBackward(

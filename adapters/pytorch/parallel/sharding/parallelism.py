@@ -87,6 +87,7 @@ class Sharding(Parallelism):
         )  # fmt: skip
         self.registry.row_leaves = self._guard.rows = self.backward.row_leaves
         self._bare = LooseParameters(self.registry, self.shares, self.backward.waits)
+        self.backward.beside = self._bare.multiply
         if self.training.updates is None:
             self._bare.weighed = self.backward
         self._context = None if self.alone else self._make_context()
