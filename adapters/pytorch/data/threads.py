@@ -13,16 +13,14 @@ import torch
 
 from dream._log import Once, logger
 from dream.adapters.pytorch import private
+from dream.adapters.pytorch.loss.coupling.halves import not_tried, origin_by_half, try_halves
 from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
 from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
 from dream.adapters.pytorch.loss.coupling.origins import (
     MixedRows,
     OfRows,
-    not_tried,
-    origin_by_half,
     place_of,
     tensors_of,
-    try_halves,
 )
 from dream.adapters.pytorch.randomness.current import State, current, same, state
 from dream.adapters.pytorch.randomness.rows import Rows

@@ -22,11 +22,13 @@ from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
+from dream.adapters.pytorch.loss.coupling.halves import sorted_out, tells_nothing, try_halves
 from dream.adapters.pytorch.loss.coupling.joined_batches import Written, batches_of, laid_by
 from dream.adapters.pytorch.loss.coupling.kept_rows import KeptRows
 from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
 from dream.adapters.pytorch.loss.coupling.numbers import NumbersMet
 from dream.adapters.pytorch.loss.coupling.origins import (
+    ADDS_UP,
     LEAVE,
     LEFT_OUT,
     ORDERS,
@@ -38,21 +40,16 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     called_by_dream,
     fills_rows,
-    has_others,
     in_batch,
     is_in_place,
     is_recorded,
     leaves_of,
     node_of,
-    not_tried,
     of_torch,
     place_of,
-    sorted_out,
     takes_one_row,
     takes_rows,
     tensors_of,
-    too_large,
-    try_halves,
 )
 from dream.adapters.pytorch.loss.coupling.row_slices import CUT, CUTS, RowSlices, parts_of_rows
 from dream.adapters.pytorch.loss.coupling.unconnected_terms import note_number
@@ -63,9 +60,8 @@ from dream.data.partition import Share
 
 _MET = "dream.met"
 """A key of a graph node's metadata: what its rows met."""
-_FEWEST, _SURE = 2, 4
-"""Rows that a share must have; and where half of them must be no single one, with which any others
-could be combined: within a model, or beside others."""
+_FEWEST = 2
+"""Rows that a share must have."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
 _NO_BATCH = -1
@@ -261,8 +257,10 @@ class Lineage(LowestMode):
                 self._put(x, MixedRows(name, x.detach()))
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
-        floored = name.startswith("clamp") and self.kept.has(leaves)  # as dream watches it
-        self.kept.note(name, made, leaves, of_rows=floored)
+        floors = name.startswith("clamp")  # as dream watches it: each element by itself
+        if floors and outs and (origin := self._origin(leaves[0])) is not None:
+            self._put(outs[0], origin)
+        self.kept.note(name, made, leaves, of_rows=floors and self.kept.has(leaves))
         if not self.kept.has(leaves) and all(self._origin(x) is None for x in leaves):
             self._note_alike(name, leaves, made, args)
         return made
@@ -300,21 +298,22 @@ class Lineage(LowestMode):
             self._meet(name, outs, leaves, origins)
             if full := self._written.by(name, args, leaves, origins):
                 self._put(*full)
+            if name in ADDS_UP and id(leaves[0]) not in origins:
+                self._put(leaves[0], MixedRows(name, leaves[0].detach().clone()))
         elif not self._meet(name, outs, leaves, origins) and outs:
             if joined := laid_by(name, args, given, leaves, origins, self.kept.has):
                 self._put(outs[0], joined)
                 return made
-            of = (each for each in origins.values() if isinstance(each, OfRows))
-            rows = next(of, OfRows(self._rows.count, Place(0)))
-            if takes_one_row(name, args, origins.get(id(leaves[0]))):
+            batch = (each for each in origins.values() if isinstance(each, OfRows))
+            rows = next(batch, OfRows(self._rows.count, Place(0)))
+            if takes_one_row(name, args, of := origins.get(id(leaves[0]))):
+                if getattr(of, "sorted", False):
+                    self._put(outs[0], MixedRows("sort", outs[0].detach()))
                 return made
             if name in CUTS and self._cut(name, args, leaves, origins, outs):
                 return made
             with suppress(Exception):  # a script never fails of being looked at
-                large = too_large([*leaves, *outs])
-                others = has_others(leaves, origins, rows.n)
-                unsure = (others and inside) or (rows.n < _SURE and (others or inside))
-                never = drawn or large or unsure or not_tried(name, args, rows.n)
+                never = drawn or tells_nothing(name, args, leaves, outs, origins, rows.n, inside)
                 tried = None if never else partial(try_halves, func, args, given)
                 found = sorted_out(name, tried, outs, origins, rows)
                 for x, origin in zip(outs, found, strict=True):
