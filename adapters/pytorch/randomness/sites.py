@@ -81,14 +81,19 @@ def given_a_length(*, of_rows: bool = False) -> bool:
     )
 
 
-def worked_out_of_a_length() -> bool:
+def worked_out_of_a_length(*, of_rows: bool = False) -> bool:
     """Whether what the script's call is given that runs now was worked out of a length, in the call
-    or, step by step, in the same function."""
+    or, step by step, in the same function. of_rows: as of `given_a_length`."""
     done, call = _instructions(_frame())
     spans = [] if call is None else [call]
     for at in spans:
         spans += [each for each in _made_in(done, at) if each not in spans and len(spans) < _STEPS]
-    return any(x.argval in _LENGTHS and any(_within(x, at) for at in spans) for x in done)
+    return any(
+        x.argval in _LENGTHS
+        and any(_within(x, at) for at in spans)
+        and (not of_rows or x.argval == "len" or _is_rows(done[index : index + 3]))
+        for index, x in enumerate(done)
+    )
 
 
 def states(number: int) -> bool:

@@ -11,7 +11,7 @@ from dream._log import say_once
 from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
 from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
 from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
-from dream.adapters.pytorch.randomness.sites import given_a_length
+from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
 
 _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
 """What makes a tensor of sizes alone, alike everywhere."""
@@ -31,10 +31,11 @@ def note_alike(
         _note_positions(name, tensors_of(made))
     if name in _OF_SIZES and not given:
         if name == "arange" and any(_as_long(x, count) for x in tensors_of(made)):
-            for x in tensors_of(made) if given_a_length(of_rows=True) else ():
+            for x in tensors_of(made) if worked_out_of_a_length(of_rows=True) else ():
                 _positions.add(x)
         points = "space" in name
-        if points and any(_as_long(x, count) for x in tensors_of(made)) and given_a_length():
+        as_long = any(_as_long(x, count) for x in tensors_of(made))
+        if points and as_long and worked_out_of_a_length(of_rows=True):
             _tell_own_range(name)
         alike.made_before(x for x in tensors_of(made) if points or not _as_long(x, count))
     elif alike:

@@ -116,18 +116,18 @@ class KeptRows:
         if not outs or any(map(_wraps, (*leaves, *outs))):
             return joined
         with suppress(Exception):  # a script never fails of being looked at
+            left = not of_rows and any(map(self._is_left, leaves))
             kept = {x.untyped_storage().data_ptr() for x in leaves if x not in self._new}
             for x in outs:
+                if left:
+                    self._earlier.add(x)
                 if of_rows and not (isinstance(x, torch.nn.Parameter) and is_in_place(name)):
-                    self._made.add(
-                        x
-                    )  # not a state, as of a norm, that every row after goes through
+                    self._made.add(x)  # no state, as of a norm, that every row after goes through
                 if x.untyped_storage().data_ptr() not in kept:
                     self._new.add(x)
                 kept_on = (each for each in leaves if of_rows and self._outlives(each))
                 joined += [(x, each) for each in kept_on][:1]
-                own = name in _JOINS and not x.requires_grad
-                if own and not of_rows and any(map(self._is_left, leaves)):
+                if left and name in _JOINS and not x.requires_grad:
                     joined.append((x, x))
                 if name.strip("_") in _CHOOSES and x.dim() and not of_rows:
                     numbers = (n for n in leaves if not n.dim() and n in self._earlier)
