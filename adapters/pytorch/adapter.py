@@ -18,7 +18,7 @@ from dream import cluster, stall
 from dream._adapter import Adapter, Loss, Metric, Step, Weight
 from dream._topology import Topology
 from dream.adapters.pytorch.checkpoint.unsaved import UnsavedTraining
-from dream.adapters.pytorch.data.reading.fetch import rows
+from dream.adapters.pytorch.data.reading.rows import rows
 from dream.adapters.pytorch.errors import explain
 from dream.adapters.pytorch.foreign.copies import Copies
 from dream.adapters.pytorch.foreign.distributed import OwnDistribution

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dream._adapter import Loss, Step, Weight
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch import devices
-from dream.adapters.pytorch.data.reading.fetch import cut_rows, rows_of
+from dream.adapters.pytorch.data.reading.rows import cut_rows, rows_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.update.accumulation import Updates
 from dream.adapters.pytorch.update.weigh import count_of, weight_of

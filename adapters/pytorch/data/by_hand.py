@@ -7,7 +7,7 @@ from typing import Any, final
 
 from dream.adapters.pytorch.data.digests import digest_of
 from dream.adapters.pytorch.data.modes import Modes
-from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty
+from dream.adapters.pytorch.data.reading.rows import cut_batch, empty
 from dream.adapters.pytorch.data.reading.streams import sizes_of
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.private import tree_leaves

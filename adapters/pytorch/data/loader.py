@@ -22,8 +22,9 @@ from dream.adapters.pytorch.data.agreement import Order, PassAgreement
 from dream.adapters.pytorch.data.by_hand import ByHand, compare_targets
 from dream.adapters.pytorch.data.digests import ComparedIterator, digest_of_dataset
 from dream.adapters.pytorch.data.modes import Modes
-from dream.adapters.pytorch.data.reading.fetch import Fetch, empty
+from dream.adapters.pytorch.data.reading.fetch import Fetch
 from dream.adapters.pytorch.data.reading.parted import PartedStream
+from dream.adapters.pytorch.data.reading.rows import empty
 from dream.adapters.pytorch.data.reading.streams import DealtStream
 from dream.adapters.pytorch.data.sampling import DealtBatches, Reads, SeededBatches
 from dream.adapters.pytorch.data.shares import Shares

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from dream._errors import ConfigurationError, Unsupported, WorkerFailed
 from dream._log import logger
-from dream.adapters.pytorch.data.reading.fetch import rows_of
+from dream.adapters.pytorch.data.reading.rows import rows_of
 from dream.adapters.pytorch.errors import let_go, ran_out
 from dream.adapters.pytorch.private import BatchNorm, NormBase, to_local, version_of
 from dream.adapters.pytorch.randomness.current import current, set_state, state

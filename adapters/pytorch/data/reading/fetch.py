@@ -3,23 +3,19 @@ sample's numbers depend on the others: random draws while they are read, padding
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import fields, is_dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
-from dream._errors import ConfigurationError
 from dream._log import say_once
 from dream.adapters.pytorch.data.digests import numbers_of
 from dream.adapters.pytorch.data.reading.gather import GatheredBatch, gathered
+from dream.adapters.pytorch.data.reading.rows import cut_batch, cut_parts, is_turned, tensors_in
 from dream.adapters.pytorch.devices import number_in
-from dream.adapters.pytorch.private import tree_leaves, tree_map
 from dream.adapters.pytorch.randomness.generators import digests, states, take
 from dream.adapters.pytorch.randomness.own_generators import (
     digests_of,
@@ -74,6 +70,7 @@ class Fetch:
         self._found = torch.zeros(1, dtype=torch.int64)
         self._last, self._looked = _UNKNOWN, 0
         self._draws = self.uncut = False
+        self._ends: set[int] = set()
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -150,8 +147,10 @@ class Fetch:
         take(before, _ALL)
         take_back(self.held, own)
         whole = self._collated(given, cut)
-        if whole is None and not (drew or given.counts or mixes):
-            self._found[0] = _SHARE
+        if not (drew or given.counts or mixes) and (whole is None or _alike(whole, part, given)):
+            self._looked += 1
+            if whole is None or self._looked == _LOOKS:
+                self._found[0] = _SHARE
             return part
         self._found[0] = _WHOLE
         if self.uncut:
@@ -174,18 +173,45 @@ class Fetch:
         """This rank's rows of the global batch, as `cut_batch` takes them; all of it where it does
         not say which they are, and was drawn together."""
         whole, total = self.collate(list(given)), len(given)
-        found = [*_tensors(whole)]
+        found = [*tensors_in(whole)]
         nested = any(x.is_nested for x in found)  # they have no shape to ask for
         if total < 2 or nested or all(x.shape[:2] != (total, total) for x in found):
-            made = cut_batch(whole, cut, total)
+            made = None if self._ends else cut_batch(whole, cut, total)
+            if made is None and not self._draws and (ends := self._end_to_end(given, cut, found)):
+                made = cut_parts(whole, cut, total, (), ends)
             self.uncut = made is None and self._draws
             return whole if self.uncut else made
         drawn, own = states(), states_of(self.held)
-        one = [*_tensors(self.collate(given[:1]))]  # as long as many: how does one sample lie?
+        one = [*tensors_in(self.collate(given[:1]))]  # as long as many: how does one sample lie?
         take(drawn, _ALL)
         take_back(self.held, own)
         turned = zip(found, one, strict=False) if len(one) == len(found) else ()
-        return cut_batch(whole, cut, total, {id(x) for x, of_one in turned if _is_turned(of_one)})
+        return cut_batch(whole, cut, total, {id(x) for x, of_one in turned if is_turned(of_one)})
+
+    def _end_to_end(
+        self, given: Fetched, cut: slice, whole: Sequence[torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """Collate this rank's samples for the tensors of a batch that are laid end to end, of as
+        many rows as each sample has, as a CTC loss's labels are. By the id of each; none if there
+        are others than these that have no row for each sample."""
+        if not self._ends:
+            ones = [[*tensors_in(self.collate([sample]))] for sample in given]
+            if any(len(one) != len(whole) for one in ones):
+                return {}
+            for place, (x, *each) in enumerate(zip(whole, *ones, strict=True)):
+                if not x.dim() or (len(x) == len(given) and all(len(one) == 1 for one in each)):
+                    continue
+                if not x.equal(torch.cat(each)):
+                    return {}
+                self._ends.add(place)
+        own = [*tensors_in(self.collate(given[cut] or given[:1]))]
+        return {id(whole[at]): own[at] if given[cut] else own[at][:0] for at in self._ends}
+
+
+def _alike(whole: Any, part: Any, given: Sequence[Any]) -> bool:
+    """Whether rows of a whole batch are as long as a part of it alone: nothing is padded yet."""
+    sizes = [[x.shape for x in tensors_in(each)] for each in (whole, part)]
+    return sizes[0] == sizes[1] and any(len(given) != len(x) for x in tensors_in(whole) if x.dim())
 
 
 @final
@@ -231,58 +257,6 @@ def varies(samples: Sequence[Any], collate: Callable[[Any], Any]) -> bool:
     return custom and len({repr(_signature(sample)) for sample in samples}) > 1
 
 
-def _is_turned(one: torch.Tensor) -> bool:
-    """Whether the samples are columns. one: of one sample."""
-    return one.dim() > 1 and one.shape[0] != 1 and one.shape[1] == 1
-
-
-def cut_batch(batch: Any, cut: slice, total: int, turned: Collection[int] = ()) -> Any:
-    """Take the rows of a collated batch; None where it does not say which are whose: a tensor has
-    neither as many rows as the batch samples, nor as many columns. turned: the ids of tensors whose
-    columns are the samples, though they have as many rows."""
-    sizes = [x for x in _tensors(batch) if x.dim()]
-    if not sizes or any(x.is_nested or total not in x.shape[:2] for x in sizes):
-        return None
-    return _cut(batch, cut, total, turned)
-
-
-def rows(batch: torch.Tensor, cut: Any) -> torch.Tensor:
-    """Take rows, laid out as a batch of their number would be: models call `view`."""
-    part = batch[cut]
-    return part.contiguous() if batch.is_contiguous() else part
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from _tensors(value)
-
-
-def _cut(batch: Any, cut: slice, total: int, turned: Collection[int]) -> Any:
-    if isinstance(batch, torch.Tensor):
-        if not batch.dim():
-            return batch
-        first = len(batch) == total and id(batch) not in turned
-        return rows(batch, cut) if first else rows(batch, (slice(None), cut))
-    if isinstance(batch, Mapping):
-        made: Any = type(batch)
-        return made({key: _cut(value, cut, total, turned) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_cut(value, cut, total, turned) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        if len(batch) == total and not any(
-            len(x.shape) and total in x.shape[:2] for x in _tensors(batch)
-        ):
-            return batch[cut]
-        return type(batch)(_cut(value, cut, total, turned) for value in batch)
-    return batch
-
-
 def _signature(sample: Any) -> Any:
     """The shapes in a sample."""
     if isinstance(sample, (torch.Tensor, np.ndarray)):
@@ -294,83 +268,3 @@ def _signature(sample: Any) -> Any:
     if isinstance(sample, (list, tuple)):
         return [_signature(value) for value in sample] if len(sample) < 64 else len(sample)
     return None
-
-
-def rows_of(batch: Any) -> int | None:
-    """Count the samples in a batch; None where there is no tensor of rows."""
-    rows = {len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()}
-    if len(rows) > 1:
-        raise ConfigurationError(
-            "A batch is cut along dim 0 of its tensors, so all must have a row for each sample. "
-            f"Received: tensors of {sorted(rows)} rows."
-        )
-    return rows.pop() if rows else None
-
-
-def cut_rows(batch: Any, first: int, stop: int) -> Any:
-    """Take some rows of each tensor in a batch; what has none stays whole."""
-    cut = slice(first, stop)
-    return tree_map(lambda x: x[cut] if isinstance(x, torch.Tensor) and x.dim() else x, batch)
-
-
-def empty(batch: Any) -> Any:
-    """The batch of one sample without that sample: tensors lose their rows, lists their items."""
-    if isinstance(batch, torch.Tensor):
-        if batch.is_nested:  # which takes no rows of itself
-            return _empty_nested(batch)
-        return batch[:0] if batch.dim() else batch
-    if isinstance(batch, (dict, UserDict)):
-        return type(batch)(zip(batch, _empty_parts(batch.values()), strict=True))
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*_empty_parts(batch))
-    if isinstance(batch, (list, tuple)):
-        if _has_items(batch):
-            return type(batch)()
-        inner = _empty_parts(batch)
-        nested = any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in batch)
-        return type(batch)(inner) if nested else type(batch)()
-    own = is_dataclass(batch) and not isinstance(batch, type)
-    return _empty_fields(batch) if own else batch
-
-
-def _empty_parts(batch: Iterable[Any]) -> list[Any]:
-    """Those of what a batch holds: where one has an item for each sample, so have others."""
-    parts = [*batch]
-    items = any(_has_items(x) or (_is_single(x) and _is_of_rows(x[0])) for x in parts)
-    return [type(x)() if items and _is_single(x) else empty(x) for x in parts]
-
-
-def _has_items(batch: Any) -> bool:
-    """Whether it is a list of samples, as of the boxes of each picture: what torch joins holds no
-    dict or tuple alone."""
-    return _is_single(batch) and isinstance(batch[0], (dict, tuple))
-
-
-def _is_of_rows(x: Any) -> bool:
-    """Whether a tensor has not one row, as that of one sample would."""
-    return isinstance(x, torch.Tensor) and not x.is_nested and x.shape[:1] != (1,)
-
-
-def _is_single(batch: Any) -> bool:
-    return isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields") and len(batch) == 1
-
-
-def _empty_fields(batch: Any) -> Any:
-    """That of a dataclass, where each of its tensors is seen to have a row for the sample; a graph
-    has one for each of its nodes."""
-    own = {field.name: getattr(batch, field.name, None) for field in fields(batch)}
-    tensors = [x for x in own.values() if isinstance(x, torch.Tensor)]
-    if not tensors or any(x.is_nested or x.shape[:1] != (1,) for x in tensors):
-        return batch
-    made = copy(batch)
-    for name, value in own.items():
-        if not isinstance(value, (str, bytes)):
-            object.__setattr__(made, name, empty(value))  # it may be frozen
-    return made
-
-
-def _empty_nested(batch: Any) -> torch.Tensor:
-    if batch.layout == torch.jagged:
-        rows, offsets = batch.values()[:0], batch.offsets()[:1]
-        return torch.nested.nested_tensor_from_jagged(rows, offsets)
-    return torch.nested.nested_tensor([], dtype=batch.dtype, device=batch.device)

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from dream._errors import Desynchronized, Unsupported
 from dream._log import say_once
-from dream.adapters.pytorch.data.reading.fetch import empty
 from dream.adapters.pytorch.data.reading.part_reader import BatchRequest, PartsReader, Read, runs
+from dream.adapters.pytorch.data.reading.rows import empty
 from dream.adapters.pytorch.data.reading.streams import Dealt
 from dream.collectives import Communicator
 from dream.data.partition import check_batch_size

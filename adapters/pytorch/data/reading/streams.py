@@ -18,7 +18,8 @@ from dream._errors import Desynchronized, Unsupported
 from dream.adapters.pytorch.data.digests import digest_of
 from dream.adapters.pytorch.data.drawn_order import DrawnOrder
 from dream.adapters.pytorch.data.held import check_read
-from dream.adapters.pytorch.data.reading.fetch import cut_batch, empty, rows, varies
+from dream.adapters.pytorch.data.reading.fetch import varies
+from dream.adapters.pytorch.data.reading.rows import cut_batch, empty, rows
 from dream.adapters.pytorch.data.sampling import Reads
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.randomness.current import current

@@ -15,7 +15,7 @@ from dream._errors import ConfigurationError, DreamError, Unsupported
 from dream._log import logger
 from dream._patches import value_set
 from dream.adapters.pytorch.call_hook import CallHook, ModuleSet
-from dream.adapters.pytorch.data.reading.fetch import cut_rows
+from dream.adapters.pytorch.data.reading.rows import cut_rows
 from dream.adapters.pytorch.data.shares import Shares
 from dream.adapters.pytorch.optimizer import Training
 from dream.adapters.pytorch.parallel.inner_calls import (

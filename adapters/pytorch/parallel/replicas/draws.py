@@ -10,7 +10,7 @@ from typing import Any, final
 from torch import nn
 
 from dream._log import logger
-from dream.adapters.pytorch.data.reading.fetch import rows_of
+from dream.adapters.pytorch.data.reading.rows import rows_of
 from dream.adapters.pytorch.randomness.calls import DROPS, patches
 from dream.adapters.pytorch.randomness.current import (
     RowMemory,

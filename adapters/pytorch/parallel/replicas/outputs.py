@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dream.adapters.pytorch.data.reading.fetch import rows_of
+from dream.adapters.pytorch.data.reading.rows import rows_of
 from dream.adapters.pytorch.private import tree_leaves, tree_map
 
 _PLAIN = (

@@ -11,7 +11,7 @@ from torch import nn
 
 from dream._adapter import Loss, Weight
 from dream._patches import value_set
-from dream.adapters.pytorch.data.reading.fetch import rows_of
+from dream.adapters.pytorch.data.reading.rows import rows_of
 from dream.adapters.pytorch.loss.calls import Bearer, Numbers, TrainingCall
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.adapters.pytorch.optimizer import Training

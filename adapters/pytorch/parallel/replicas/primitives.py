@@ -26,7 +26,7 @@ from torch.nn import parallel
 
 from dream._errors import ConfigurationError
 from dream.adapters.pytorch.call_hook import set_hook
-from dream.adapters.pytorch.data.reading.fetch import cut_rows, rows_of
+from dream.adapters.pytorch.data.reading.rows import cut_rows, rows_of
 from dream.adapters.pytorch.parallel.replicas.private import bare_copy, know_weights
 from dream.adapters.pytorch.private import tables, tree_map
 from dream.adapters.pytorch.randomness.current import current

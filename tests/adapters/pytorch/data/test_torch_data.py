@@ -117,7 +117,7 @@ def test_a_part_of_a_batch_is_laid_out_as_a_batch(cut: slice) -> None:
     """Models call `view`, as those of transformers do of masked words."""
     import torch
 
-    from dream.adapters.pytorch.data.reading.fetch import cut_batch
+    from dream.adapters.pytorch.data.reading.rows import cut_batch
     from dream.adapters.pytorch.data.reading.streams import sliced
 
     for kind in (dict, list):
