@@ -443,6 +443,43 @@ ROWS: list[Row] = [
     ),
     Row("segmentation_ignored_pixels"),
     Row("sharpness_aware"),
+    Row("adversary_by_gradients"),
+    Row(
+        "loss_by_a_method",
+        but={"sharded": "A parameter is in no module that can gather it"},
+        reason="a parameter that no forward pass uses",
+    ),
+    Row(
+        "queue_of_joined_keys",
+        expect="of all of a share's rows, by matmul",
+        reason="each rank's queue has its own keys",
+    ),
+    Row(
+        "samples_below_a_bound",
+        expect="of all of a share's rows, by",
+        reason="which samples are among the smallest is a matter of the whole batch",
+    ),
+    Row(
+        "scale_beside_the_model",
+        but={"sharded": "no module that was made in the block and split holds it"},
+        reason="parameters that no module holds",
+    ),
+    Row(
+        "scores_by_classes_seen",
+        expect="of all of a share's rows, by bincount",
+        reason="each rank has seen its own samples",
+    ),
+    Row("speech_labels_end_to_end"),
+    Row(
+        "times_spread_over_a_batch",
+        expect="as many points as this rank's share",
+        reason="the points are those of a share's length",
+    ),
+    Row(
+        "weights_by_class_counts",
+        expect="of all of a share's rows, by scatter_add_",
+        reason="each sample weighs by all others of its class",
+    ),
     Row(
         "siamese_pairs",
         tolerance=2e-6,

@@ -32,6 +32,53 @@ _BY_ROWS = (
 
 
 @final
+class RowGradients:
+    """Has `torch.autograd.grad` by rows of a batch, no parameters, give those of the loss over the
+    global batch."""
+
+    def __init__(self, weighed: WeighedBackward, among: Communicator) -> None:
+        self._weighed, self._among = weighed, among
+        self._said: set[str] = set()
+
+    def wrap(self, grad: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(grad)
+        def by_rows(
+            outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+            roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+            part = self._part(roots, wanted) if grad_outputs is None else 1.0
+            own = grad(roots, wanted, grad_outputs, *args, **kwargs)
+            return own if part == 1.0 else tuple(x if x is None else x * part for x in own)
+
+        return by_rows
+
+    def _part(self, roots: Sequence[Any], wanted: Sequence[Any]) -> float:
+        """What a loss over this rank's rows counts for in the one over the batch, where its
+        gradients are by rows: those of an adversary, which a step is added to."""
+        calls = self._weighed.waiting()
+        shares = [call.share for call in calls if call.share is not None]
+        if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].requires_grad or not shares:
+            return 1.0
+        share = shares[-1]
+        if share.parts == 1 or share.micros > 1 or current_backward() != -1 or recomputing():
+            return 1.0
+        if not all(_has_rows(x, share.count) for x in wanted):
+            return 1.0
+        terms = [term for term in terms_of(roots[0], calls) if term.kind != "once"]
+        kinds = {term.kind for term in terms}
+        if kinds == {"mean"}:
+            return share.count / share.total
+        if kinds == {"count"} and len(terms) == 1:
+            own = torch.as_tensor(terms[0].count, dtype=torch.float64).reshape(()).cpu()
+            most = float(self._among.all_reduce(own, "sum"))
+            return float(own) / most if most else 1.0
+        if kinds - {"sum"}:
+            tell_once(_BY_ROWS, self._said)
+        return 1.0
+
+
+@final
 class Differentiated:
     """Stands for `torch.autograd.grad` while a block is open."""
 
@@ -52,11 +99,9 @@ class Differentiated:
         ) -> Any:
             wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
             if not self._concerns(wanted):
-                part = 1.0 if grad_outputs is not None else self._part(outputs, wanted)
-                own = grad(
+                return grad(
                     outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs
                 )
-                return own if part == 1.0 else tuple(x if x is None else x * part for x in own)
             roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
             if create_graph or self._weighed.cut or kwargs.get("is_grads_batched"):
                 tell_once(_OWN, self._said)
@@ -85,31 +130,6 @@ class Differentiated:
             return False
         trained = {id(p) for bearer in self._weighed.bearers() for p in bearer.trained}
         return any(id(x) in trained for x in wanted)
-
-    def _part(self, outputs: Any, wanted: Sequence[Any]) -> float:
-        """What a loss over this rank's rows counts for in the one over the batch, where its
-        gradients are by rows: those of an adversary, which a step is added to."""
-        roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-        calls = self._weighed.waiting()
-        shares = [call.share for call in calls if call.share is not None]
-        if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].requires_grad or not shares:
-            return 1.0
-        share = shares[-1]
-        if share.parts == 1 or share.micros > 1 or current_backward() != -1 or recomputing():
-            return 1.0
-        if not all(x.dim() and len(x) == share.count for x in wanted):
-            return 1.0
-        terms = [term for term in terms_of(roots[0], calls) if term.kind != "once"]
-        kinds = {term.kind for term in terms}
-        if kinds == {"mean"}:
-            return share.count / share.total
-        if kinds == {"count"} and len(terms) == 1:
-            own = torch.as_tensor(terms[0].count, dtype=torch.float64).reshape(()).cpu()
-            most = float(self._among.all_reduce(own, "sum"))
-            return float(own) / most if most else 1.0
-        if kinds - {"sum"}:
-            tell_once(_BY_ROWS, self._said)
-        return 1.0
 
     def _global(
         self,
@@ -157,3 +177,7 @@ class Differentiated:
 
 def _is_one(given: Any) -> bool:
     return given is None or isinstance(given, torch.Tensor)
+
+
+def _has_rows(x: Any, count: int) -> bool:
+    return not isinstance(x, nn.Parameter) and x.dim() > 0 and len(x) == count

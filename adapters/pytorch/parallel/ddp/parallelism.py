@@ -24,7 +24,7 @@ from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loose_parameters import LooseParameters
 from dream.adapters.pytorch.loss.backward import WeighedBackward
-from dream.adapters.pytorch.loss.differentiate import Differentiated
+from dream.adapters.pytorch.loss.differentiate import Differentiated, RowGradients
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.loss.scaling import count_by_hand
 from dream.adapters.pytorch.module import Make, ModuleRegistry
@@ -224,6 +224,7 @@ class Averaging(Synchronous):
             self._backward.script_hooks.subscribe(hooks)
             self.shares.follow_by(self._backward.lineage)
             if self.world.world_size > 1:
+                hooks.wrap("grad", RowGradients(self._backward, self.world).wrap)
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)
         if self.world.world_size > 1 and self.plan.options.get("shares") == "auto":
             self._follow_speeds(hooks)

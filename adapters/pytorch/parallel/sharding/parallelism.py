@@ -24,6 +24,7 @@ from dream.adapters.pytorch.drift import DriftGuard
 from dream.adapters.pytorch.hooks import BackwardLent, Hooks
 from dream.adapters.pytorch.loose_parameters import LooseParameters
 from dream.adapters.pytorch.loss.backward import WeighedBackward
+from dream.adapters.pytorch.loss.differentiate import RowGradients
 from dream.adapters.pytorch.loss.divisors import noting_floors
 from dream.adapters.pytorch.loss.scaling import count_by_hand
 from dream.adapters.pytorch.module import ModuleRegistry
@@ -147,6 +148,7 @@ class Sharding(Parallelism):
         hooks.wrap("backward", self._bare.wrap)
         hooks.wrap("backward", self.backward.wrap)
         hooks.wrap("clamp", noting_floors)
+        hooks.wrap("grad", RowGradients(self.backward, self.dealt).wrap)
         if self.registry.synchronises:
             hooks.wrap("batch_norm", NormsBeside(self.registry).wrap)
         self.backward.script_hooks.subscribe(hooks)
