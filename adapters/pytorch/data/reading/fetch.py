@@ -177,8 +177,9 @@ class Fetch:
         nested = any(x.is_nested for x in found)  # they have no shape to ask for
         if total < 2 or nested or all(x.shape[:2] != (total, total) for x in found):
             made = None if self._ends else cut_batch(whole, cut, total)
-            if made is None and not self._draws and (ends := self._end_to_end(given, cut, found)):
-                made = cut_parts(whole, cut, total, (), ends)
+            if made is None and not (nested or self._draws):
+                ends = self._end_to_end(given, cut, found)
+                made = cut_parts(whole, cut, total, (), ends) if ends else None
             self.uncut = made is None and self._draws
             return whole if self.uncut else made
         drawn, own = states(), states_of(self.held)

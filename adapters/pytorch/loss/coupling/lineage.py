@@ -258,7 +258,8 @@ class Lineage(LowestMode):
         elif given.get("scale_grad_by_freq") or (name == "embedding" and args[5:6] == (True,)):
             self._inputs.append(MixedRows(f"{name}(scale_grad_by_freq=True)", leaves[0].detach()))
         floors = name.startswith("clamp")  # as dream watches it: each element by itself
-        if floors and outs and (origin := self._origin(leaves[0])) is not None:
+        origin = self._origin(leaves[0]) if floors and outs else None
+        if isinstance(origin, MixedRows) or (isinstance(origin, OfRows) and origin.place.each == 1):
             self._put(outs[0], origin)
         self.kept.note(name, made, leaves, of_rows=floors and self.kept.has(leaves))
         if not self.kept.has(leaves) and all(self._origin(x) is None for x in leaves):
