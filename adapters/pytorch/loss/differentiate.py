@@ -57,17 +57,20 @@ class RowGradients:
         """What a loss over this rank's rows counts for in the one over the batch, where its
         gradients are by rows: those of an adversary, which a step is added to."""
         calls = self._weighed.waiting()
-        shares = [call.share for call in calls if call.share is not None]
-        if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].requires_grad or not shares:
+        if not calls or current_backward() != -1 or recomputing():
             return 1.0
-        share = shares[-1]
-        if share.parts == 1 or share.micros > 1 or current_backward() != -1 or recomputing():
+        if len(roots) != 1 or not isinstance(roots[0], torch.Tensor) or roots[0].numel() != 1:
+            return 1.0
+        if roots[0].grad_fn is None:
+            return 1.0
+        terms = [term for term in terms_of(roots[0], calls) if term.share is not None]
+        share = terms[0].share if terms else None
+        if share is None or share.parts == 1 or share.micros > 1:
             return 1.0
         if not all(_has_rows(x, share.count) for x in wanted):
             return 1.0
-        terms = [term for term in terms_of(roots[0], calls) if term.kind != "once"]
         kinds = {term.kind for term in terms}
-        if kinds == {"mean"}:
+        if kinds == {"mean"} and all(term.share == share for term in terms):
             return share.count / share.total
         if kinds == {"count"} and len(terms) == 1:
             own = torch.as_tensor(terms[0].count, dtype=torch.float64).reshape(()).cpu()
@@ -180,4 +183,5 @@ def _is_one(given: Any) -> bool:
 
 
 def _has_rows(x: Any, count: int) -> bool:
-    return not isinstance(x, nn.Parameter) and x.dim() > 0 and len(x) == count
+    rows = isinstance(x, torch.Tensor) and not isinstance(x, nn.Parameter) and x.dim() > 0
+    return rows and len(x) == count

@@ -4,7 +4,7 @@ sample's numbers depend on the others: random draws while they are read, padding
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import numpy as np
@@ -70,7 +70,8 @@ class Fetch:
         self._found = torch.zeros(1, dtype=torch.int64)
         self._last, self._looked = _UNKNOWN, 0
         self._draws = self.uncut = False
-        self._ends: set[int] = set()
+        self._ends: frozenset[int] | None = None
+        self._pads = True
         if loader.num_workers:
             self._found.share_memory_()
         self.collate: Callable[[Any], Any] = default_collate
@@ -147,9 +148,8 @@ class Fetch:
         take(before, _ALL)
         take_back(self.held, own)
         whole = self._collated(given, cut)
-        if not (drew or given.counts or mixes) and (whole is None or _alike(whole, part, given)):
-            self._looked += 1
-            if whole is None or self._looked == _LOOKS:
+        if not (drew or given.counts or mixes) and (whole is None or not self._pads):
+            if not self._ends or self._looked >= _LOOKS:
                 self._found[0] = _SHARE
             return part
         self._found[0] = _WHOLE
@@ -192,27 +192,32 @@ class Fetch:
     def _end_to_end(
         self, given: Fetched, cut: slice, whole: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
-        """Collate this rank's samples for the tensors of a batch that are laid end to end, of as
-        many rows as each sample has, as a CTC loss's labels are. By the id of each; none if there
-        are others than these that have no row for each sample."""
-        if not self._ends:
-            ones = [[*tensors_in(self.collate([sample]))] for sample in given]
-            if any(len(one) != len(whole) for one in ones):
-                return {}
-            for place, (x, *each) in enumerate(zip(whole, *ones, strict=True)):
-                if not x.dim() or (len(x) == len(given) and all(len(one) == 1 for one in each)):
-                    continue
-                if not x.equal(torch.cat(each)):
-                    return {}
-                self._ends.add(place)
+        """Collate this rank's samples for the tensors of a batch that are laid end to end, as a CTC
+        loss's labels are, beside others that are padded. By the id of each; none where there are
+        others that have no row for each sample."""
+        if self._ends is None or (self._ends and not self._pads and self._looked < _LOOKS):
+            self._looked += 1
+            self._look(given, whole)
+        if not (self._ends and self._pads):
+            return {}  # what a rank collates alone is right
         own = [*tensors_in(self.collate(given[cut] or given[:1]))]
         return {id(whole[at]): own[at] if given[cut] else own[at][:0] for at in self._ends}
 
-
-def _alike(whole: Any, part: Any, given: Sequence[Any]) -> bool:
-    """Whether rows of a whole batch are as long as a part of it alone: nothing is padded yet."""
-    sizes = [[x.shape for x in tensors_in(each)] for each in (whole, part)]
-    return sizes[0] == sizes[1] and any(len(given) != len(x) for x in tensors_in(whole) if x.dim())
+    def _look(self, given: Fetched, whole: Sequence[torch.Tensor]) -> None:
+        """Find which tensors of a batch are laid end to end, and whether others are padded: by what
+        the collate function makes of each sample alone."""
+        self._ends, self._pads = frozenset(), False
+        with suppress(Exception):  # a script never fails of being looked at
+            ones = [[*tensors_in(self.collate([sample]))] for sample in given]
+            ends, pads = set(), False
+            for place, (x, *each) in enumerate(zip(whole, *ones, strict=True)):
+                if x.dim() and len(x) == len(given) and all(len(one) == 1 for one in each):
+                    pads |= any(one.shape != x[:1].shape for one in each)
+                elif x.dim():
+                    if not x.equal(torch.cat(each)):
+                        return
+                    ends.add(place)
+            self._ends, self._pads = frozenset(ends), pads
 
 
 @final
