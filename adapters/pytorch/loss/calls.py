@@ -143,7 +143,7 @@ class TrainingCall:
         self.bearer, self.share, self.inputs = bearer, share, inputs
         self.keeps = self.returned = self.several = False
         self.untraced: UntracedInput | None = None
-        self.whole = 0.0
+        self.whole: float | None = None
 
     @classmethod
     def of(cls, bearer: Bearer, share: Share | None, given: Sequence[Any]) -> TrainingCall:

@@ -15,7 +15,7 @@ from dream._log import Once
 from dream.adapters.pytorch.data.digests import is_rounded, rough_contents_of
 from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.origins import leaves_of
-from dream.adapters.pytorch.private import is_batched, to_local
+from dream.adapters.pytorch.private import is_batched
 from dream.collectives import Communicator
 
 _DIFFER = (
@@ -40,14 +40,13 @@ class WholeBatches:
         """A model is called in training, in a loop's first steps."""
         if call.share is None and self._among.world_size > 1 and not self.told:
             tensors = [x for x in leaves_of(given) if isinstance(x, torch.Tensor) and _is_plain(x)]
-            call.whole = sum(map(rough_contents_of, tensors))
+            call.whole = sum(map(rough_contents_of, tensors)) if tensors else None
 
     def settle(self, armed: Sequence[TrainingCall]) -> None:
         """Compare what calls were given, if all were on whole batches: every rank comes here."""
-        shared = any(call.share is not None for call in armed)
-        if shared or self.told or self._among.world_size == 1:
+        figures = [call.whole for call in armed if call.share is None and call.whole is not None]
+        if len(figures) < len(armed) or self.told or self._among.world_size == 1:
             return
-        figures = [call.whole for call in armed]
         own = torch.tensor([len(figures), sum(figures)], dtype=torch.float64)
         most, least = self._among.all_reduce(torch.stack([own, -own]), "max").tolist()
         alike = most[0] == -least[0]  # else the ranks have made other calls, and are told so there
@@ -57,5 +56,6 @@ class WholeBatches:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    plain = x.layout == torch.strided and not x.is_nested and to_local(x) is x and not x.is_meta
-    return bool(plain) and not is_batched(x)
+    """Whether it has numbers here, unlike a fake one, or one of a graph that is traced."""
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout == torch.strided
+    return plain and not (x.is_nested or x.is_meta or is_batched(x))
