@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import keras
@@ -90,6 +91,25 @@ def check_stateless(model: Any) -> None:
             f"parts of a batch have fewer. Received: stateful=True for {', '.join(kept)}. Use "
             "'single', or remove stateful."
         )
+
+
+def refuse_unknown_steps(model: Any) -> None:
+    """Have TimeDistributed refuse steps whose number a graph does not know: there Keras goes over
+    as many as the batch has rows, and leaves the others out."""
+    for layer in private.layers_of(model):
+        if isinstance(layer, keras.layers.TimeDistributed) and "call" not in vars(layer):
+            layer.call = MethodType(_call_of_known_steps, layer)
+
+
+def _call_of_known_steps(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if inputs.shape[1] is None:
+        raise Unsupported(
+            "Keras's TimeDistributed goes over as many steps as the batch has rows where their "
+            "number is not known as a step is traced, so a replica's share would have fewer. "
+            f"Received: inputs of {self.name!r} of shape {tuple(inputs.shape)}. Give the number of "
+            "steps: dataset.map(lambda x, y: (tf.ensure_shape(x, (None, steps, features)), y))."
+        )
+    return type(self).call(self, inputs, *args, **kwargs)
 
 
 def check_reduced(model: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any, final
@@ -35,6 +36,25 @@ _ZERO = (
     "samples from a sum. Return a value for each sample, or keep sums in a keras.metrics.Metric"
 )
 _SAID = {"unknown": _NEITHER, "zero": _ZERO}
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What the numbers are, one for a batch, by which a step updates a metric. counts: whether what
+    they weigh counts a batch's samples, as their number or a mask's sum does; None where nothing
+    is said of that."""
+
+    kind: kinds.Kind
+    counts: bool | None = None
+
+    def __or__(self, other: Updates) -> Updates:
+        """Return what both are."""
+        counts = {self.counts, other.counts} - {None}
+        if self.kind != other.kind or len(counts) > 1:
+            return Updates("unknown")
+        return Updates(self.kind, next(iter(counts), None))
+
+
 _SCALARS = (keras.metrics.Mean.update_state, keras.metrics.Sum.update_state)
 
 
@@ -50,7 +70,7 @@ class StepFigures:
         self.share = share
         self.step = step
         self.states = StepStates(()) if states is None else states
-        self.numbers: list[tuple[Any, Any]] = []
+        self.numbers: list[tuple[Any, Any, Any]] = []
         self._results: list[tuple[Any, Any]] = []
 
     def noting(self) -> AbstractContextManager[None]:
@@ -66,16 +86,26 @@ class StepFigures:
         own, of a loss, which it weighs by the batch's samples."""
         if not _is_scalar(values):
             return values, weight
+        known: Updates | None = None
         if not tracks:
-            self.numbers.append((metric, values))
-            if _updates.get(metric, {}).get(self.step) == "sum":
-                values = self._of_sum(metric, values)
+            self.numbers.append((metric, values, weight))
+            known = _updates.get(metric, {}).get(self.step)
+        if known is not None and known.kind == "sum":
+            values = self._of_sum(metric, values)
         if weight is None:
             return values, self.share.fraction
-        counts = type(weight) is int and (tracks or weight > 1)
-        if isinstance(weight, (int, float)) and not counts:
-            return values, weight * self.share.fraction
-        return values, weight
+        one = isinstance(weight, (int, float))
+        counts = not one or (type(weight) is int and (tracks or weight > 1))
+        if known is not None and known.counts is not None and _is_scalar(weight):
+            counts = known.counts
+        return values, weight if counts else self._part_of(metric, weight)
+
+    def _part_of(self, metric: Any, weight: Any) -> Any:
+        if isinstance(weight, (int, float)):
+            return weight * self.share.fraction
+        return keras.ops.cast(weight, metric.dtype) * keras.ops.cast(
+            self.share.fraction, metric.dtype
+        )
 
     def _of_sum(self, metric: Any, value: Any) -> Any:
         """Return a sum over this part's samples such that the mean over the parts is all's."""
@@ -146,19 +176,32 @@ class StepFigures:
 
 _kinds: WeakKeyDictionary[Any, kinds.Kind] = WeakKeyDictionary()
 """Of metrics by functions that give one number for a batch: what that is."""
-_updates: WeakKeyDictionary[Any, dict[str, kinds.Kind]] = WeakKeyDictionary()
-"""By metric and step: what the numbers are, one for a batch, by which the step updates it."""
+_updates: WeakKeyDictionary[Any, dict[str, Updates]] = WeakKeyDictionary()
+"""By metric and step."""
 _noting: ContextVar[StepFigures | None] = ContextVar("dream.keras_figures", default=None)
 
 
-def note_update(metric: Any, step: str, kind: kinds.Kind, engine: Engine) -> None:
-    """Note what a step updates a metric by, one number for a batch; say so if replicas cannot add
-    that up."""
+def note_update(metric: Any, step: str, found: Updates, engine: Engine) -> None:
+    """Note what a step updates a metric by; say so if replicas cannot add that up."""
     known = _updates.setdefault(metric, {})
-    if known.setdefault(step, kind) != kind:
-        known[step] = kind = "unknown"
-    if kind == "unknown":
+    known[step] = known.get(step, found) | found
+    if known[step].kind == "unknown":
         trial.say(_NEITHER.format(metric.name), engine)
+
+
+def takes_numbers(model: Any) -> bool:
+    """Whether something may update the model's metrics by one number for a batch: a layer's call,
+    or a loss."""
+    known = _trackers(model)
+    return any(
+        type(metric).update_state in _SCALARS and id(metric) not in known
+        for metric in private.leaf_metrics(model.metrics)
+    )
+
+
+def _trackers(model: Any) -> set[int]:
+    """Return the metrics by which Keras follows its losses, by identity."""
+    return {id(each) for each in (private.loss_tracker(model), *private.output_losses(model))}
 
 
 def watch(model: Any) -> None:
@@ -166,7 +209,7 @@ def watch(model: Any) -> None:
     own_results = type(model).get_metrics_result is not keras.Model.get_metrics_result
     if private.makes_floats_of_results() and not own_results:
         model.get_metrics_result = MethodType(_results, model)
-    trackers = {id(each) for each in (private.loss_tracker(model), *private.output_losses(model))}
+    trackers = _trackers(model)
     for metric in private.leaf_metrics(model.metrics):
         if "result" in vars(metric):
             continue

@@ -37,7 +37,7 @@ def predict(model: Any, state: FitState, given: dict[str, Any]) -> Any:
         return type(model).predict(model, **given)
     source = find(x, batch_size=given["batch_size"], passes=DataPasses(), parts=1)
     does = coupling.answers(model, engine, x) if isinstance(source, Arrays) else ""
-    if does == coupling.COUPLES or (does and engine.pooled):
+    if does:
         return _alone(model, engine, given)
     if engine.pooled or not isinstance(source, Arrays) or not model.built:
         return type(model).predict(model, **given)
@@ -81,10 +81,13 @@ def _alone(model: Any, engine: Engine, given: dict[str, Any]) -> Any:
 
 def predict_on_batch(model: Any, state: FitState, given: dict[str, Any]) -> Any:
     """Return what the model says of a batch. Keras would have each device of a process say it."""
-    if not state.engine.pooled:
+    engine, x = state.engine, given["x"]
+    if not engine.pooled:
         return type(model).predict_on_batch(model, **given)
-    rows = tree.flatten(given["x"])[0].shape[0]
-    return type(model).predict(model, given["x"], batch_size=int(rows), verbose=0)
+    asked = {"x": x, "batch_size": int(tree.flatten(x)[0].shape[0]), "verbose": 0}
+    if coupling.answers(model, engine, x):
+        return _alone(model, engine, asked)
+    return type(model).predict(model, **asked)
 
 
 def _set_in_zeros(output: NDArray[Any], run: NDArray[np.int64], samples: int) -> NDArray[Any]:

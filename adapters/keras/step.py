@@ -138,6 +138,8 @@ class _GlobalSums:
         self._in_micros = statistics and engine.update_options.accumulates
         self._before = engine.copies(self._metrics)
         in_graphs = engine.framework == "tensorflow"  # on torch the variables are quicker
+        if in_graphs:
+            checks.refuse_unknown_steps(model)
         beside = in_graphs and not engine.pooled and not self._in_micros
         self._states = StepStates.of(model) if beside else StepStates(())
         # One process's devices go on adding up, and are summed whenever Keras asks.

@@ -17,7 +17,7 @@ from dream._errors import Unsupported
 from dream.adapters.keras import consistency, kinds, optimizer, private
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.figures import StepFigures, note_update
+from dream.adapters.keras.figures import StepFigures, Updates, note_update, takes_numbers
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
 
@@ -30,11 +30,11 @@ summed: WeakSet[Any] = WeakSet()
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What a step made of a batch: figures that no metric keeps, single numbers that metrics were
-    updated by, gradients that optimizers were given, learning rates, and by variable what became of
-    states, and by how much metrics grew."""
+    updated by, and what those weighed, gradients that optimizers were given, learning rates, and by
+    variable what became of states, and by how much metrics grew."""
 
     figures: dict[str, Array]
-    numbers: list[tuple[Any, Array]]
+    numbers: list[tuple[Any, Array, Array | None]]
     gradients: list[Array]
     rates: list[Array]
     states: list[Array]
@@ -149,9 +149,10 @@ def _check_test(model: Any, engine: Engine, batch: Any) -> None:
 
 
 def _makes_figures(model: Any) -> bool:
-    """Whether a model's logs are more than its metrics' results."""
+    """Whether a model's logs are more than the results of metrics that Keras updates."""
     names = "compute_metrics", "get_metrics_result"
-    return any(getattr(type(model), n) is not getattr(keras.Model, n) for n in names)
+    own = any(getattr(type(model), n) is not getattr(keras.Model, n) for n in names)
+    return own or takes_numbers(model)
 
 
 def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_step") -> None:
@@ -161,7 +162,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
         (
             f
             for f in (_found(model, engine, batch, (), (), step, size) for size in _SIZES)
-            if f is None or _are_finite(n for each in f for _, n in each.numbers)
+            if f is None or _are_finite(n for each in f for _, n, _ in each.numbers)
         ),
         None,
     )
@@ -196,11 +197,29 @@ def _note_numbers(engine: Engine, found: Sequence[_Found] | None, step: str) -> 
     if len({len(numbers) for numbers in runs}) != 1:
         return
     for same in zip(*runs, strict=True):
-        values = [[value] for _, value in same]
-        kind: kinds.Kind = "mean"
-        if not _add_up(values, _MEANS):
-            kind = "sum" if _add_up(values, _SUMS) else "unknown"
-        note_update(same[0][0], step, kind, engine)
+        values = [value for _, value, _ in same]
+        weights = [weight for *_, weight in same]
+        note_update(same[0][0], step, _updates_of(values, weights), engine)
+
+
+def _updates_of(values: Sequence[Array], weights: Sequence[Array | None]) -> Updates:
+    """Return what numbers are, of a batch and of its parts, and what they weigh."""
+    given = [w for w in weights if w is not None and w.ndim == 0]
+    if len(given) < len(weights):
+        return Updates(_kind_of(values))
+    counts = {"mean": False, "sum": True}.get(_kind_of(given))
+    if counts is None:
+        return Updates("unknown")
+    weighed = [value * weight for value, weight in zip(values, given, strict=True)]
+    adds_up = _add_up([[each] for each in weighed], _SUMS if counts else _MEANS)
+    return Updates("mean" if adds_up else _kind_of(values), counts)
+
+
+def _kind_of(values: Sequence[Array]) -> kinds.Kind:
+    each = [[value] for value in values]
+    if _add_up(each, _MEANS):
+        return "mean"
+    return "sum" if _add_up(each, _SUMS) else "unknown"
 
 
 def _check_rates(model: Any, found: Sequence[_Found]) -> None:
@@ -355,7 +374,10 @@ def _of_rows(
                 logs = getattr(type(model), step)(model, part)
             return _Found(
                 {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
-                [(metric, trial.array(value)) for metric, value in figures.numbers],
+                [
+                    (metric, trial.array(value), None if w is None else trial.array(w))
+                    for metric, value, w in figures.numbers
+                ],
                 [trial.array(g) for update in held for g in update.gradients if g is not None],
                 [
                     trial.array(v.value)

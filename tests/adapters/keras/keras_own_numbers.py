@@ -68,6 +68,16 @@ def noise_of_a_written_size() -> list[Any]:
 
 
 @numbers
+def answers_for_which_it_draws() -> list[Any]:
+    """What a model says of batches, where it draws random numbers for their rows."""
+    keras.utils.set_random_seed(3)
+    draws = keras.random.SeedGenerator(7)
+    made = plain(layers.Lambda(lambda x: x * keras.random.uniform(ops.shape(x), seed=draws)))
+    x = np.random.default_rng(0).random((7, WIDTH)).astype("float32")
+    return [made.predict_on_batch(x), made.predict(x, verbose=0), made.predict_on_batch(x)]
+
+
+@numbers
 def a_summed_loss() -> list[Any]:
     """Of a step of one's own, over a BatchNorm and dropout, of batches that come out uneven."""
     keras.utils.set_random_seed(3)
@@ -90,6 +100,62 @@ def tracked_sums() -> list[Any]:
     tests = x[:21], x[:21, :1]
     logs = made.fit(x, x[:, :1], batch_size=9, epochs=2, validation_data=tests, verbose=0)
     return [logs.history["tracked"], logs.history["val_tracked"]]
+
+
+class Weighs(keras.Model):  # type: ignore[misc]
+    """Updates metrics by one number for a batch in its loss: each weighs something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+        names = "rows", "floats", "two", "one", "tensor", "masked", "sums", "in_call"
+        self.means = {name: keras.metrics.Mean(name=name) for name in names}
+        self.total = keras.metrics.Sum(name="total")
+
+    def call(self, x: Any) -> Any:
+        self.means["in_call"].update_state(ops.sum(x))
+        return self.dense(x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
+    ) -> Any:
+        errors = ops.square(y - y_pred)
+        loss = ops.mean(errors)
+        mask = ops.cast(y > 0.5, "float32")
+        rows = ops.shape(x)[0]
+        masked = ops.sum(errors * mask) / ops.maximum(ops.sum(mask), 1e-9)
+        for name, number, weight in (
+            ("rows", loss, rows),
+            ("floats", loss, float(rows) if isinstance(rows, int) else ops.cast(rows, "float32")),
+            ("two", loss, 2),
+            ("one", loss, 1),
+            ("tensor", loss, ops.convert_to_tensor(2.0)),
+            ("masked", masked, ops.sum(mask)),
+            ("sums", ops.sum(errors), rows),
+        ):
+            self.means[name].update_state(number, sample_weight=weight)
+        self.total.update_state(loss, sample_weight=rows)
+        return loss
+
+
+@numbers
+def numbers_that_weigh() -> list[Any]:
+    """The logs, of batches and tests whose shares are uneven, some of them of one row."""
+    keras.utils.set_random_seed(3)
+    made = Weighs()
+    made.compile(keras.optimizers.SGD(0.1))
+    x = np.random.default_rng(0).random((29, WIDTH)).astype("float32")
+    tests = x[:13], x[:13, :1]
+    logs = made.fit(
+        x,
+        x[:, :1],
+        batch_size=8,
+        epochs=2,
+        validation_data=tests,
+        validation_batch_size=5,
+        verbose=0,
+    )
+    return [logs.history[name] for name in sorted(logs.history)]
 
 
 class Shaken(keras.optimizers.SGD):  # type: ignore[misc]

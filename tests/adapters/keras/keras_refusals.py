@@ -141,6 +141,24 @@ def sparse_and_ragged() -> list[str]:
     return said
 
 
+def steps_of_unknown_number() -> str:
+    """What is said where a batch has as many rows as its series have steps, and a share fewer."""
+    import tensorflow as tf
+
+    with dream.strategy("mirrored"):
+        seen = keras.Input((BATCH, 1))
+        steps = layers.TimeDistributed(layers.Dense(2))(seen)
+        made = compiled(keras.Model(seen, layers.Dense(1)(layers.Flatten()(steps))))
+        x = np.ones((BATCH, BATCH, 1), "float32")
+        spec = tf.TensorSpec((None, None, 1)), tf.TensorSpec((None, 1))
+        data = tf.data.Dataset.from_generator(lambda: iter([(x, x[:, 0])]), output_signature=spec)
+        try:
+            made.fit(data, verbose=0)
+        except dream.Unsupported as error:
+            return str(error)
+    return "nothing"
+
+
 @refusal
 def other_auto_shard_policy_off(options: dict[str, Any]) -> None:
     with block(options):

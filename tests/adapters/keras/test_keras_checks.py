@@ -84,6 +84,12 @@ def test_sparse_and_ragged_tensors_are_refused() -> None:
         ]  # fmt: skip
 
 
+def test_series_of_an_unknown_number_of_steps_are_refused() -> None:
+    """Where Keras's TimeDistributed goes over as many as the batch has rows."""
+    for words in keras_launching.call(ON_TENSORFLOW, "keras_refusals", "steps_of_unknown_number"):
+        assert "TimeDistributed goes over as many steps as the batch has rows" in words
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("cell", CELLS, ids=str, indirect=True)
 def test_a_dataset_may_ask_to_be_divided_by_samples(cell: Cell) -> None:

@@ -32,6 +32,17 @@ def test_sums_that_a_step_tracks_are_those_of_one_device(ranks: Ranks, name: str
     assert_as_plain(ranks, name, rtol=1e-6)
 
 
+@over(["answers_for_which_it_draws"], devices=["answers_for_which_it_draws"])
+def test_draws_of_answers_are_those_of_one_device(ranks: Ranks, name: str) -> None:
+    assert_as_plain(ranks, name, atol=1e-6)
+
+
+@over(["numbers_that_weigh"])
+def test_numbers_count_for_what_they_weigh(ranks: Ranks, name: str) -> None:
+    """A number of rows, a constant or a mask's sum, as numbers or as tensors."""
+    assert_as_plain(ranks, name, rtol=1e-5)
+
+
 @over(["optimizers_with_rules_of_their_own"], held=HELD, devices=HELD, further=[DEVICES])
 def test_optimizers_with_rules_of_their_own_are_those_of_one_device(
     ranks: Ranks, name: str
