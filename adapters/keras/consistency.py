@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dream._errors import ConfigurationError, Unsupported
-from dream._log import logger
-from dream.adapters.keras import checks, losses, private, recompute
+from dream._log import logger, warn_once
+from dream.adapters.keras import checks, hooks, losses, private, recompute
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.optimizer import (
     Update,
@@ -39,11 +39,12 @@ def build(model: Any, engine: Engine, example: Any) -> None:
     if engine.parts > 1:
         checks.check_stateless(model)
     batch_norm.synchronise(model, engine)
-    with engine.creating():
+    with engine.creating(), hooks.noting_assigned() as assigned:
         if example is not None:
             _rehearse(model, engine, example, _not_by_call(model, example))
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+    _say_assigned(model, engine, assigned)
     recompute.adopt(model, engine)
     checks.check_metrics_start(model)
     checks.check_reduced(model)
@@ -103,6 +104,24 @@ def _rehearse(model: Any, engine: Engine, example: Any, unbuilt: Exception | Non
     for update in updates:
         if not update.optimizer.built:
             update.optimizer.build(update.variables or model.trainable_variables)
+
+
+def _say_assigned(model: Any, engine: Engine, assigned: Sequence[Any]) -> None:
+    """Say of an optimizer whose `build` assigns its variables, which plain Keras on TensorFlow
+    traces into the step."""
+    known = {id(v): o for o in optimizers_of(model) for v in o.variables}
+    found = next((v for v in assigned if id(v) in known), None)
+    if found is None or engine.framework != "tensorflow":
+        return
+    said = (
+        f"{type(known[id(found)]).__name__}.build is called once, before the first step. Received: "
+        f"one that assigns {found.name!r}. Plain Keras on TensorFlow traces it into the step, and "
+        "assigns that again in each. To have the same without dream, build the optimizer before "
+        "fit, or make its variables with initializer="
+    )
+    if engine.update_options.strict:
+        raise Unsupported(f"{said}.")
+    warn_once(said)
 
 
 def metric_values(model: Any) -> list[Any]:

@@ -176,6 +176,20 @@ def variables_kept_by(make: Callable[[Any, Callable[[], Any]], Any]) -> Iterator
 
 
 @contextmanager
+def noting_assigned() -> Iterator[list[Any]]:
+    """Inside, Keras variables that are assigned are noted."""
+    own, assigned = keras.Variable.assign, []
+
+    @wraps(own)
+    def assign(self: Any, value: Any) -> Any:
+        assigned.append(self)
+        return own(self, value)
+
+    with replaced(keras.Variable, "assign", assign):
+        yield assigned
+
+
+@contextmanager
 def double_precision() -> Iterator[None]:
     """Inside, operations on doubles give doubles on torch too, as they do on TensorFlow."""
     narrower, double = narrower_types(), "float64"

@@ -319,6 +319,14 @@ ROWS: list[Row] = [
     *_rows(
         "metric_of_extremes", logs="is more than a sum over samples", reason=EXTREMES, cells=TWO
     ),
+    *_rows("lookahead_by_optimizer", only=TORCH, cells=TWO_ON_TORCH),
+    *_rows(
+        "lookahead_by_optimizer",
+        expect="build is called once, before the first step",
+        reason="plain Keras traces what build assigns into each step",
+        only=TENSORFLOW,
+        cells=TWO_AND_DEVICES,
+    ),
     *_rows("tf_own_variable", expect=DRIFTED, reason=UNKNOWN, cells=TWO_AND_DEVICES),
     *_rows("tf_own_variables_listed", expect=DRIFTED, reason=UNKNOWN, cells=TWO_AND_DEVICES),
     *_rows("torch_own_parameter", expect=DRIFTED, reason=UNKNOWN, cells=TWO_ON_TORCH),
