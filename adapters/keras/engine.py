@@ -13,6 +13,7 @@ from dream._adapter import Plan
 from dream._errors import Unsupported
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
+from dream.adapters.keras.randomness.draws import ShareRows
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.keras.update.exchange import PartsExchange
@@ -353,6 +354,10 @@ class Engine(ABC):
         the whole, of which it uses its rows. What it leaves in the framework's things is undone."""
         del model, rows, total
         return nullcontext()
+
+    @abstractmethod
+    def rows_of(self, share: BatchShare) -> ShareRows:
+        """Return the rows by which Keras's functions draw for a share whose first one is known."""
 
     @abstractmethod
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:

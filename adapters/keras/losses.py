@@ -235,10 +235,14 @@ def compute_loss(model: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
     if own is not keras.Model.compute_loss:
         value = own(model, *args, **kwargs)
         names = ("x", "y", "y_pred", "sample_weight")
+
+        def anew(*batch: Any) -> list[Any]:
+            with private.rehearsal(model):  # seeds go on in what it changes
+                return [own(model, **dict(zip(names, batch, strict=True)))]
+
         (kind,) = _kinds_once(
-            model, engine, like, 1, f"{type(model).__name__}.compute_loss",
-            lambda *_: lambda *batch: [own(model, **dict(zip(names, batch, strict=True)))],
-        )  # fmt: skip
+            model, engine, like, 1, f"{type(model).__name__}.compute_loss", lambda *_: anew
+        )
         return place.as_sum(value) if kind == "sum" else value
     value = own(model, *args, **kwargs)
     return value if like[0] is None else value + added_sums(model, engine, like[0])
@@ -285,14 +289,16 @@ def _kinds_once(
         def tried(value: _Value | None) -> list[Kind]:
             with tried_alone(engine, model), private.rehearsal(model, value):
                 found = kinds_of(function(value, False), like)
-            if len(found) != count:  # layers add others in training
+            if len(found) != count or "unknown" in found:
+                # Layers add others in training; what draws is another number each time.
                 with (
                     tried_alone(engine, model),
                     private.rehearsal(model, value),
                     drawn_by(OneRow(lambda _: None, engine.generators)),
                     batch_norm.standing_still(lambda _: None),
                 ):
-                    found = kinds_of(_drawing_again(engine, function(value, True)), like)
+                    again = _drawing_again(engine, function(value, len(found) != count))
+                    found = kinds_of(again, like)
             return found if len(found) == count else ["unknown"] * count
 
         found = tried(value)

@@ -202,10 +202,10 @@ def added_by(model: Any, x: Any, value: Callable[[Any], Any] | None, training: b
 
 
 @contextmanager
-def rehearsal(model: Any, value: Callable[[Any], Any] | None = None) -> Iterator[None]:
-    """Inside, the model may be called and its loss computed: variables, added losses and plain
-    numbers that layers count with stay. value: gives what a variable is inside; None for what it
-    is."""
+def rehearsal(model: Any, value: Callable[[Any], Any] | None = None) -> Iterator[Any]:
+    """Inside, which is Keras's scope, the model may be called and its loss computed: variables,
+    added losses and plain numbers that layers count with stay. value: gives what a variable is
+    inside; None for what it is."""
     value = value or (lambda variable: variable.value)
     layers = layers_of(model)
     numbers = [
@@ -218,7 +218,7 @@ def rehearsal(model: Any, value: Callable[[Any], Any] | None = None) -> Iterator
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             for pair in trained:
                 scope.add_update(pair)
-            yield
+            yield scope
     finally:
         for layer, (losses, ids), own in zip(layers, kept, numbers, strict=True):
             layer.__dict__.update(own)

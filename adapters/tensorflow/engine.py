@@ -16,11 +16,13 @@ from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Engine
 from dream.adapters.keras.forward import unweighed
+from dream.adapters.keras.randomness.draws import ShareRows
 from dream.adapters.keras.update.auto_recompute import Chooser
 from dream.adapters.tensorflow import private
 from dream.adapters.tensorflow.errors import refused_where, translated
 from dream.adapters.tensorflow.keras import slices
 from dream.adapters.tensorflow.keras.auto_recompute import TracedChooser
+from dream.adapters.tensorflow.keras.draws import GraphRows
 from dream.adapters.tensorflow.loss import Total
 from dream.data.alike import other_batches
 from dream.strategies.spec import Framework
@@ -55,6 +57,9 @@ class TensorFlowEngine(Engine):
 
     def rows(self, batch: Any) -> Any:
         return rows_of(batch)
+
+    def rows_of(self, share: BatchShare) -> ShareRows:
+        return GraphRows(share, tf.constant(0), self.parts)
 
     def micros(self, rows: Any) -> Any:
         return tf.clip_by_value(rows, 1, self.update_options.micros)

@@ -3,6 +3,7 @@ tests/adapters/keras/test_keras_private.py."""
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 from keras.src.trainers.data_adapters import array_slicing, get_data_adapter, is_tf_dataset
@@ -25,6 +26,18 @@ def split(arrays: Any, fraction: float) -> Any:
 def sliceable(inputs: Any, backend: str) -> Any:
     """Return arrays as Keras slices them, floats in its float type."""
     return array_slicing.convert_to_sliceable(inputs, target_backend=backend)
+
+
+def read_no_batch_to_build(model: Any) -> None:
+    """Have Keras's trainer on torch read no batch of fit's to build the model: dream has built it,
+    but for a compiled loss that the model's own leaves aside."""
+
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        del iterator
+        if data_batch is not None:
+            type(self)._symbolic_build(self, data_batch=data_batch)
+
+    model._symbolic_build = MethodType(build, model)
 
 
 def array_facts(adapter: Any) -> tuple[Any, int, int, Any]:

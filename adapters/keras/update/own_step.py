@@ -4,8 +4,7 @@ gradients and states as means over samples, metrics as sums."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -14,31 +13,28 @@ import numpy as np
 from keras import ops
 
 from dream._errors import Unsupported
-from dream.adapters.keras import consistency, kinds, optimizer, private
+from dream.adapters.keras import consistency, kinds, private
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.figures import StepFigures, Updates, note_update, takes_numbers
+from dream.adapters.keras.figures import Updates, note_update, takes_numbers
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.update import batch_norm, coupling, trial
+from dream.adapters.keras.update.step_trial import (
+    MEANS,
+    SIZES,
+    SUMS,
+    Found,
+    add_up,
+    are_finite,
+    found_by,
+    of_rows,
+    stretched,
+)
 
 _trained: WeakSet[Any] = WeakSet()
 _evaluated: WeakSet[Any] = WeakSet()
 summed: WeakSet[Any] = WeakSet()
 """Models whose own steps have gradients that are sums over samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a step made of a batch: figures that no metric keeps, single numbers that metrics were
-    updated by, and what those weighed, gradients that optimizers were given, learning rates, and by
-    variable what became of states, and by how much metrics grew."""
-
-    figures: dict[str, Array]
-    numbers: list[tuple[Any, Array, Array | None]]
-    gradients: list[Array]
-    rates: list[Array]
-    states: list[Array]
-    gains: list[Array]
 
 
 def check(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
@@ -62,6 +58,8 @@ def _once(
         seen.add(model)
         look(model, engine, batch)
         _check_sizes(model, engine)
+        if look is _check and trial.drawn_by_trials(model).drew():
+            _check_draws(model, engine, batch)
     return trial.drawn_by_trials(model)
 
 
@@ -75,29 +73,30 @@ def weight(model: Any, engine: Engine, share: BatchShare) -> Any:
 
 def _check(model: Any, engine: Engine, batch: Any) -> None:
     custom = type(model).train_step is not keras.Model.train_step
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
     states, metrics = _states_of(model), _metrics_of(model)
     coupling.check(model, engine, batch[0] if isinstance(batch, tuple) else batch)
-    if not (custom or states or metrics or _makes_figures(model)):
+    if not (custom or own_loss or states or metrics or _makes_figures(model)):
         return
-    found = _found(model, engine, batch, states, [v for m in metrics for v in m.variables])
+    found = found_by(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
     _note_numbers(engine, found, "train_step")
-    add_up = _gradients_add_up(model, engine, batch, found, custom=custom)
-    if add_up and found and (found[0].figures or found[0].numbers):
+    told = _gradients_add_up(model, engine, batch, found, custom=custom)
+    if told and found and (found[0].figures or found[0].numbers):
         _check_figures(model, engine, batch)
     _check_states(engine, found or [], states, metrics)
 
 
 def _gradients_add_up(
-    model: Any, engine: Engine, batch: Any, found: Sequence[_Found] | None, *, custom: bool
+    model: Any, engine: Engine, batch: Any, found: Sequence[Found] | None, *, custom: bool
 ) -> bool:
     """Whether the gradients of a step of one's own (custom) are what those of parts add up to; say
     so if not, and note those that are sums."""
     known = bool(found and found[0].gradients)
     tells = custom and (known or not engine.pooled)  # devices of one process cannot step apart
     gradients = [each.gradients for each in found or []]
-    parts = next((p for p in (_MEANS, _SUMS) if known and _add_up(gradients, p)), None)
-    if tells and parts is _SUMS:
+    parts = next((p for p in (MEANS, SUMS) if known and add_up(gradients, p)), None)
+    if tells and parts is SUMS:
         summed.add(model)
     if not tells or (parts and _adds_up_at_extremes(model, engine, batch, parts)):
         return True
@@ -118,11 +117,11 @@ def _gradients_add_up(
 
 
 def _check_states(
-    engine: Engine, found: Sequence[_Found], states: Sequence[Any], metrics: Sequence[Any]
+    engine: Engine, found: Sequence[Found], states: Sequence[Any], metrics: Sequence[Any]
 ) -> None:
     """Say of states that are no means over samples, and of metrics that are no sums."""
     for place, state in enumerate(states if found else []):
-        if not _add_up([[each.states[place]] for each in found]):
+        if not add_up([[each.states[place]] for each in found]):
             trial.say(
                 f"{state.path} is a state that the model's call changes by its batch, as no mean "
                 "over samples does: all replicas hold the mean of what their shares make of it. "
@@ -130,7 +129,7 @@ def _check_states(
                 "value or a count. Let it follow a mean over the batch", engine,
             )  # fmt: skip
     gains = [each.gains for each in found]
-    if gains and not _add_up(gains, _SUMS):
+    if gains and not add_up(gains, SUMS):
         names = ", ".join(metric.name for metric in metrics)
         trial.say(
             f"The metric {names} is more than a sum over samples, and replicas add up what they "
@@ -144,7 +143,7 @@ def _check_test(model: Any, engine: Engine, batch: Any) -> None:
     if coupling.answers(model, engine, inputs) == coupling.COUPLES:
         coupling.say_coupled(model, engine)
     if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
-        _note_numbers(engine, _found(model, engine, batch, (), (), "test_step"), "test_step")
+        _note_numbers(engine, found_by(model, engine, batch, (), (), "test_step"), "test_step")
         _check_figures(model, engine, batch, "test_step")
 
 
@@ -161,8 +160,8 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
     found = next(
         (
             f
-            for f in (_found(model, engine, batch, (), (), step, size) for size in _SIZES)
-            if f is None or _are_finite(n for each in f for _, n, _ in each.numbers)
+            for f in (found_by(model, engine, batch, (), (), step, size) for size in SIZES)
+            if f is None or are_finite(n for each in f for _, n, _ in each.numbers)
         ),
         None,
     )
@@ -177,7 +176,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
         and all(np.isfinite(each[name]) for each in (whole, *parts, later))
         and not (
             trial.is_close(value, later[name])
-            and _add_up([[value], *([each[name]] for each in parts)])
+            and add_up([[value], *([each[name]] for each in parts)])
         )
     ]
     if names:
@@ -189,7 +188,7 @@ def _check_figures(model: Any, engine: Engine, batch: Any, step: str = "train_st
         )  # fmt: skip
 
 
-def _note_numbers(engine: Engine, found: Sequence[_Found] | None, step: str) -> None:
+def _note_numbers(engine: Engine, found: Sequence[Found] | None, step: str) -> None:
     """Note what the single numbers are that a step updates metrics by: to be called for even parts
     and for uneven ones, as a root is nearly the mean of even parts' roots, and a largest value
     nearly the sum of uneven ones'."""
@@ -211,18 +210,18 @@ def _updates_of(values: Sequence[Array], weights: Sequence[Array | None]) -> Upd
     if counts is None:
         return Updates("unknown")
     weighed = [value * weight for value, weight in zip(values, given, strict=True)]
-    adds_up = _add_up([[each] for each in weighed], _SUMS if counts else _MEANS)
+    adds_up = add_up([[each] for each in weighed], SUMS if counts else MEANS)
     return Updates("mean" if adds_up else _kind_of(values), counts)
 
 
 def _kind_of(values: Sequence[Array]) -> kinds.Kind:
     each = [[value] for value in values]
-    if _add_up(each, _MEANS):
+    if add_up(each, MEANS):
         return "mean"
-    return "sum" if _add_up(each, _SUMS) else "unknown"
+    return "sum" if add_up(each, SUMS) else "unknown"
 
 
-def _check_rates(model: Any, found: Sequence[_Found]) -> None:
+def _check_rates(model: Any, found: Sequence[Found]) -> None:
     """Refuse a step that sets its learning rate by its batch: each replica would by its share."""
     by_batch = [np.asarray(each.rates) for each in found]
     if any(
@@ -236,10 +235,6 @@ def _check_rates(model: Any, found: Sequence[_Found]) -> None:
         )
 
 
-def _numbers_of(held: Any) -> list[Any]:
-    return private.numbers_of(getattr(held, "inner_optimizer", held))
-
-
 def _adds_up_at_extremes(
     model: Any, engine: Engine, batch: Any, parts: tuple[float, float]
 ) -> bool:
@@ -250,15 +245,15 @@ def _adds_up_at_extremes(
 
     def take(made_up: Any) -> list[list[Array]]:
         tries = (slice(None), 0.0), *((rows, 1.0) for rows in trial.PARTS)
-        return [_of_rows(model, engine, made_up, r, (), (), m).gradients for r, m in tries]
+        return [of_rows(model, engine, made_up, r, (), (), m).gradients for r, m in tries]
 
-    for size in _SIZES:
-        made_up = _stretched(even, size)
+    for size in SIZES:
+        made_up = stretched(even, size)
         try:
             found = take(made_up)
-            if not _are_finite(array for arrays in found for array in arrays):
+            if not are_finite(array for arrays in found for array in arrays):
                 continue
-            if _add_up(found, parts, _AT_EXTREMES):
+            if add_up(found, parts, _AT_EXTREMES):
                 return True
             near = take(trial.nudged(made_up))
         except Exception:
@@ -266,17 +261,6 @@ def _adds_up_at_extremes(
         if trial.are_steady(found, near, _AT_EXTREMES):
             return False
     return True
-
-
-def _are_finite(arrays: Iterable[Array]) -> bool:
-    return all(np.isfinite(array).all() for array in arrays)
-
-
-def _stretched(batch: Any, size: float) -> Any:
-    """The same, uneven, but for its sample weights."""
-    if not isinstance(batch, tuple):
-        return kinds.uneven(batch, size)
-    return (*kinds.uneven(batch[:2], size), *batch[2:])
 
 
 def _check_sizes(model: Any, engine: Engine) -> None:
@@ -291,6 +275,38 @@ def _check_sizes(model: Any, engine: Engine) -> None:
         )  # fmt: skip
 
 
+def _check_draws(model: Any, engine: Engine, batch: Any) -> None:
+    """Say of a step by whose draws samples hang on each other: what tells nothing where all rows
+    have the same numbers."""
+    even = trial.widened(kinds.made_up(batch, classes=2))
+
+    def take(made_up: Any, *runs: slice) -> list[list[Array]]:
+        return [of_rows(model, engine, made_up, r, (), (), by_row=True).gradients for r in runs]
+
+    rows = slice(None), *trial.PARTS
+    try:
+        *found, again = take(even, *rows, slice(None))
+        if not (_is_repeated(found[0], again) and are_finite(x for each in found for x in each)):
+            return
+        if any(add_up(found, parts) for parts in (MEANS, SUMS)):
+            return
+        steady = trial.are_steady(found, take(trial.nudged(even), *rows))
+    except Exception:
+        return
+    if steady:
+        trial.say(
+            f"A step of {type(model).__name__} draws random numbers by which samples hang on "
+            "others of their batch, which replicas share, as where an order is drawn (argsort of "
+            "keras.random.uniform, for mixup). Received: gradients of a batch that are no mean of "
+            "its parts', nor a sum, once each sample has numbers of its own. Mix samples where "
+            "the data is made", engine,
+        )  # fmt: skip
+
+
+def _is_repeated(found: Sequence[Array], again: Sequence[Array]) -> bool:
+    return len(found) == len(again) and trial.are_close(found, again)
+
+
 def _states_of(model: Any) -> list[Any]:
     """Return the states that replicas average, but for BatchNorm's, which are known."""
     known = {id(v) for layer in batch_norm.layers_of(model) for v in layer.variables}
@@ -303,89 +319,6 @@ def _metrics_of(model: Any) -> list[Any]:
     return [each for each in found if not type(each).__module__.startswith("keras.")]
 
 
-def _found(
-    model: Any,
-    engine: Engine,
-    batch: Any,
-    states: Sequence[Any],
-    metrics: Sequence[Any],
-    step: str = "train_step",
-    size: float = 0.0,
-) -> list[_Found] | None:
-    """Return what comes of the whole, of its two parts, and of the whole where metrics have seen
-    others before; None where the step takes no batch that is made up. size: how many times larger
-    one part is, if it is to be."""
-    even = trial.widened(kinds.made_up(batch, classes=2))
-    made_up = _stretched(even, size) if size else even
-
-    def take(rows: slice, start: float | None = None) -> _Found:
-        return _of_rows(model, engine, made_up, rows, states, metrics, start, step)
-
-    try:
-        return [*map(take, (slice(None), *trial.PARTS)), take(slice(None), 1.0)]
-    except Exception:
-        return None
-
-
-_MEANS = trial.CUT / kinds.ROWS, 1 - trial.CUT / kinds.ROWS
-_SUMS = 1.0, 1.0
-"""What two parts' values count for in the whole's."""
-_SIZES = 1000.0, 10.0
-"""How many times larger one part is made: the latter where a step comes to no number with the
-former, as an exponential does."""
 _AT_EXTREMES = 50.0
 """How much farther apart gradients may be at numbers of some thousands: the sum before a tanh may
 come to be near 0, and what is left of it hangs on the order in which a processor adds (2e-3)."""
-
-
-def _add_up(
-    found: Sequence[Sequence[Array]],
-    parts: tuple[float, float] = _MEANS,
-    times: float = 1.0,
-) -> bool:
-    """Whether the whole's values are what the parts' add up to."""
-    whole, first, second, *_ = found
-    if not len(whole) == len(first) == len(second):
-        return False
-    both = [parts[0] * a + parts[1] * b for a, b in zip(first, second, strict=True)]
-    return trial.are_close(whole, both, times)
-
-
-def _of_rows(
-    model: Any,
-    engine: Engine,
-    made_up: Any,
-    rows: slice,
-    states: Sequence[Any],
-    metrics: Sequence[Any],
-    start: float | None = None,
-    step: str = "train_step",
-) -> _Found:
-    """Take the step on rows of a batch; all its changes are undone. start: values of all
-    metrics; None for those that they have."""
-
-    def run(part: Any) -> _Found:
-        figures = StepFigures(engine, BatchShare(1.0, 1.0), step)
-        with optimizer.holding_scope(1.0) as held:
-            for variable in [] if start is None else consistency.metric_states(model):
-                variable.assign(ops.full_like(variable.value, start))
-            before = [trial.array(v.value) for v in metrics]
-            with figures.noting():
-                logs = getattr(type(model), step)(model, part)
-            return _Found(
-                {n: trial.array(x) for n, x in figures.own_by_name(logs).items()},
-                [
-                    (metric, trial.array(value), None if w is None else trial.array(w))
-                    for metric, value, w in figures.numbers
-                ],
-                [trial.array(g) for update in held for g in update.gradients if g is not None],
-                [
-                    trial.array(v.value)
-                    for o in optimizer.optimizers_of(model)
-                    for v in _numbers_of(o)
-                ],
-                [trial.array(v.value) for v in states],
-                [trial.array(v.value) - old for v, old in zip(metrics, before, strict=True)],
-            )
-
-    return trial.take(model, engine, made_up, rows, run)

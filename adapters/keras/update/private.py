@@ -4,11 +4,13 @@ updates. Read off Keras 3.15, and held by tests/adapters/keras/test_keras_privat
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import keras
+import numpy as np
 from keras import tree
 from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 from keras.src.backend.common.masking import set_keras_mask
@@ -100,3 +102,28 @@ def narrower_types() -> dict[str, str]:
     """Return Keras's table of what operations on types of 64 bits give: 32, but on TensorFlow."""
     found: dict[str, str] = BIT64_TO_BIT32_DTYPE
     return found
+
+
+@contextmanager
+def assigning_trained(model: Any, scope: Any) -> Iterator[None]:
+    """Have what the model trains be assigned itself inside a rehearsal, whose gradient is asked of
+    frameworks then, as where a layer normalises its kernel; its values are put back. scope: the
+    rehearsal's."""
+    trained, own = {id(v): v for v in model.trainable_variables}, scope.add_update
+    before: dict[int, Any] = {}
+
+    def add_update(update: Any) -> None:
+        variable, value = update
+        if id(variable) not in trained:
+            own(update)
+            return
+        if id(variable) not in before:
+            before[id(variable)] = np.array(keras.ops.convert_to_numpy(variable))
+        variable._direct_assign(value)
+
+    scope.add_update = add_update
+    try:
+        yield
+    finally:
+        for known, value in before.items():
+            trained[known]._direct_assign(keras.ops.convert_to_tensor(value))

@@ -16,11 +16,14 @@ from keras import ops, tree
 from dream._errors import Unsupported
 from dream._log import warn_once
 from dream.adapters.keras import consistency, hooks, kinds, losses, private
+from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.engine import Array, Engine
-from dream.adapters.keras.randomness.draws import drawn_by
+from dream.adapters.keras.randomness import sizes
+from dream.adapters.keras.randomness.draws import ShareRows, drawn_by
 from dream.adapters.keras.randomness.sizes import DrawnSizes
 from dream.adapters.keras.randomness.trial_draws import OneRow, generators_kept
 from dream.adapters.keras.update import batch_norm
+from dream.adapters.keras.update.private import assigning_trained
 from dream.adapters.keras.update.script_state import kept
 
 T = TypeVar("T")
@@ -85,13 +88,17 @@ def are_steady(
     return all(are_close(*pair, times) for pair in zip(found, nudged, strict=True))
 
 
-def take(model: Any, engine: Engine, batch: Any, rows: slice, run: Callable[[Any], T]) -> T:
+def take(
+    model: Any, engine: Engine, batch: Any, rows: slice, run: Callable[[Any], T], *,
+    by_row: bool = False,
+) -> T:  # fmt: skip
     """Return what comes of a model's run on rows of a made-up batch; all its changes are undone.
     In double precision, that rounding tells nothing; in single where operations of the script's own
-    take no other."""
+    take no other. by_row: whether each row has random numbers of its own, which is for models whose
+    draws are known."""
 
     def within(policy: keras.DTypePolicy) -> T:
-        with _rehearsed(model, engine, rows, policy):
+        with _rehearsed(model, engine, rows, policy, by_row=by_row):
             return run(tree.map_structure(_computed_by(policy), kinds.cut(batch, rows)))
 
     def apart(policy: keras.DTypePolicy) -> T:
@@ -114,21 +121,35 @@ def _computed_by(policy: keras.DTypePolicy) -> Callable[[Any], Any]:
 
 @contextmanager
 def _rehearsed(
-    model: Any, engine: Engine, rows: slice, policy: keras.DTypePolicy
+    model: Any, engine: Engine, rows: slice, policy: keras.DTypePolicy, *, by_row: bool
 ) -> Iterator[None]:
     count = len(range(kinds.ROWS)[rows])
     drawn = drawn_by_trials(model)
-    drawn.begin(count)
-    note = partial(drawn.note, count)
+    if by_row:
+        note: Callable[..., None] = _note_nothing
+        first = rows.indices(kinds.ROWS)[0]
+        share = BatchShare(float(count), float(kinds.ROWS), first=first, rows=count)
+        draws: ShareRows = engine.rows_of(share)
+    else:
+        drawn.begin(count)
+        note = partial(drawn.note, count)
+        draws = OneRow(note, engine.generators)
     with ExitStack() as scopes:
-        for scope in (
-            kept(model), private.rehearsal(model), _plain_variables_kept(model),
+        scopes.enter_context(kept(model))
+        scope = scopes.enter_context(private.rehearsal(model))
+        for each in (
+            assigning_trained(model, scope), _plain_variables_kept(model),
             _computing_by(policy, model), hooks.double_precision(), generators_kept(engine),
-            drawn_by(OneRow(note, engine.generators)), batch_norm.standing_still(note),
-            losses.placed(_MeanOfRows(engine, count)), engine.trying(model, rows, kinds.ROWS),
+            drawn_by(draws), sizes.known(drawn if by_row else None),
+            batch_norm.standing_still(note), losses.placed(_MeanOfRows(engine, count)),
+            engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip
-            scopes.enter_context(scope)
+            scopes.enter_context(each)
         yield
+
+
+def _note_nothing(shape: Sequence[Any]) -> None:
+    """Draws are known by now."""
 
 
 def array(tensor: Any) -> Array:

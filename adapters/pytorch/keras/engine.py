@@ -20,6 +20,7 @@ from dream._log import warn_once
 from dream._patches import in_this_context
 from dream.adapters.keras import hooks, private
 from dream.adapters.keras.block import KerasBlock
+from dream.adapters.keras.data import private as private_data
 from dream.adapters.keras.data.share import BatchShare
 from dream.adapters.keras.data.sources import Arrays, Batches
 from dream.adapters.keras.engine import Array, Engine, LossGradients
@@ -207,6 +208,7 @@ class TorchEngine(Engine):
         return torch.no_grad()
 
     def adopt_model(self, model: Any) -> None:
+        private_data.read_no_batch_to_build(model)
         if self.registry is not None:
             take_calls(model, self, self.registry)
 
@@ -240,9 +242,12 @@ class TorchEngine(Engine):
         ):
             yield
 
+    def rows_of(self, share: BatchShare) -> TorchRows:
+        return TorchRows(share, self.rank, self.parts)
+
     @contextmanager
     def drawing(self, share: BatchShare) -> Iterator[None]:
-        rows = TorchRows(share, self.rank, self.parts)
+        rows = self.rows_of(share)
         before = torch.get_rng_state() if self.update_options.accumulates else None
         with hooks.drawn_for(rows), torch_draws(rows.rows, self._memory):
             yield

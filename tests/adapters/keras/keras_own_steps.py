@@ -96,6 +96,42 @@ class Capped(layers.Layer):  # type: ignore[misc]
         return x / ops.maximum(1.0, ops.max(ops.abs(x)) / 50.0)
 
 
+class Draws(layers.Layer):  # type: ignore[misc]
+    """Draws for its inputs: others of the batch, in which it mixes them, or noise, which it adds a
+    loss of."""
+
+    def __init__(self, *, mixes: bool) -> None:
+        super().__init__()
+        self.mixes = mixes
+        self.seed = keras.random.SeedGenerator(8)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if self.mixes:
+            return _mixed(x, self.seed) if training else x
+        noisy = x * keras.random.uniform(ops.shape(x), seed=self.seed)
+        self.add_loss(0.1 * ops.mean(noisy**2))
+        return noisy
+
+
+def _mixed(x: Any, seed: Any = None) -> Any:
+    """Half of each sample, and half of another one, by an order that is drawn."""
+    order = ops.argsort(keras.random.uniform((ops.shape(x)[0],), seed=seed))
+    return 0.5 * x + 0.5 * ops.take(x, order, axis=0)
+
+
+class DrawsInLoss(keras.Model):  # type: ignore[misc]
+    """Has a loss of noisy inputs beside its own: of their outputs, or of those of mixed inputs."""
+
+    mixes = False
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:  # fmt: skip
+        seen = _mixed(x) if self.mixes else x + keras.random.normal(ops.shape(x))
+        return ops.mean(ops.square(y - y_pred)) + ops.mean(self(seen, training=training) ** 2)
+
+
 class Attends(layers.Layer):  # type: ignore[misc]
     """Attention within each sample. By the biases of its keys there is no gradient but rounding."""
 
@@ -269,6 +305,7 @@ OWN: dict[str, Loss] = {
     "beside noise": _beside_noise,
     "joined": _joined,
     "left out": _left_out,
+    "mixed": lambda model, x, y: ops.mean(_squares(model, _mixed(x), y)),
     "by a metric": _by_metric,
     "sum": lambda *given: ops.sum(_squares(*given)),
     "overflowing": lambda *given: ops.mean(_squares(*given)) + ops.mean(ops.exp(given[1])),
@@ -302,6 +339,11 @@ def _acts(devices: int) -> dict[str, Callable[[], str]]:
     acts["attends in bfloat16"] = lambda: _said_in_bfloat16(lambda: _attending(OwnStep))
     acts["attends in a call of its own"] = lambda: _said_of(_attending(OwnCall))
     acts["clipped in bfloat16"] = lambda: _said_in_bfloat16(lambda: _changing_gradients(_clipped))
+    acts["spectral"] = lambda: _said_of(_normalising())
+    for mixes in (True, False):
+        kind = "mixed" if mixes else "drawn"
+        acts[f"{kind} in a call"] = lambda m=mixes: _said_of(plain(Draws(mixes=m)))
+        acts[f"{kind} in a loss"] = lambda m=mixes: _said_of(_drawing_in_loss(m))
     acts["capped"] = lambda: _said_of(plain(Capped()))
     for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
         acts[name] = lambda b=backward: _said_of(_changing_gradients(b))
@@ -351,6 +393,24 @@ def _attending(kind: type[OwnStep]) -> Any:
     made = kind(seen, layers.Dense(1, dtype="float32")(mixed))
     made.own_loss = OWN["mean"]
     made.compile(keras.optimizers.SGD(0.1))
+    return made
+
+
+def _normalising() -> Any:
+    """By a layer that sets its own kernel in training."""
+    seen = keras.Input((WIDTH,))
+    normed = layers.SpectralNormalization(layers.Dense(5))(seen)
+    made = OwnStep(seen, layers.Dense(1)(normed))
+    made.own_loss = OWN["mean"]
+    made.compile(keras.optimizers.SGD(0.1))
+    return made
+
+
+def _drawing_in_loss(mixes: bool) -> Any:
+    seen = keras.Input((WIDTH,))
+    made = DrawsInLoss(seen, layers.Dense(1)(seen))
+    made.mixes = mixes
+    made.compile(keras.optimizers.SGD(0.1), "mse")  # which its own loss leaves aside
     return made
 
 

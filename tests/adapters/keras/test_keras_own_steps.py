@@ -13,6 +13,9 @@ SAID = {
     "masked": "no mean of its parts'",
     "coupled": "no mean of its parts'",
     "left out": "no mean of its parts'",
+    "mixed": "draws random numbers by which samples hang on others",
+    "mixed in a call": "draws random numbers by which samples hang on others",
+    "mixed in a loss": "draws random numbers by which samples hang on others",
     "by a metric": "no mean of its parts'",
     "joined": "of a number that the script has written down",
     "capped": "another output in a part of its batch",
@@ -47,6 +50,9 @@ QUIET = (
     "overflowing, tracked",
     "mean, tracked in tests",
     "sum, tracked in tests",
+    "drawn in a call",
+    "drawn in a loss",
+    "spectral",
     "attends",
     "attends to numbers",
     "attends in bfloat16",
@@ -56,7 +62,7 @@ QUIET = (
 
 ON_TENSORFLOW = (
     "sum", "capped", "clipped", "rate", "state False", "a root, tested", "noisy mean", "turned",
-    "counter",
+    "counter", "mixed in a call", "drawn in a loss", "spectral",
 )  # fmt: skip
 """What `make test` asks of TensorFlow, one of each kind: what is said is no backend's own, and
 torch is asked all in a tenth of the time."""

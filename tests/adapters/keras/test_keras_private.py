@@ -38,6 +38,13 @@ assert len(private.layers_of(model)) >= 3 and private.output_losses(model) == []
 assert [m.name for m in private_graph.metrics_of_step(model)][0] == "loss"
 assert set(private_graph.narrower_types()) == {"int64", "uint64", "float64", "complex128"}
 assert not private.makes_floats_of_results()
+kernel, before = model.layers[1].kernel, keras.ops.convert_to_numpy(model.layers[1].kernel).copy()
+with private.rehearsal(model) as scope, private_graph.assigning_trained(model, scope):
+    kernel.assign(keras.ops.ones_like(kernel))
+    assert (keras.ops.convert_to_numpy(kernel.value) == 1).all()
+assert (keras.ops.convert_to_numpy(kernel.value) == before).all()
+private_data.read_no_batch_to_build(model)
+model._symbolic_build(iterator=None)  # reads nothing
 assert sum(len(private.own_seeds(layer)) for layer in private.layers_of(model)) == 1
 adapter = private_data.get_data_adapter(keras.ops.ones((5, 3)), None, None, 2, None, True, None)
 assert isinstance(adapter, private_data.ArrayDataAdapter)
