@@ -93,21 +93,37 @@ def check_stateless(model: Any) -> None:
         )
 
 
-def refuse_unknown_steps(model: Any) -> None:
-    """Have TimeDistributed refuse steps whose number a graph does not know: there Keras goes over
-    as many as the batch has rows, and leaves the others out."""
+_SIZED = {
+    keras.layers.TimeDistributed: (
+        1, False, "goes over as many steps as the batch has rows where their number is not known "
+        "as a step is traced, so a replica's share would have fewer", "Give the number of steps: "
+        "dataset.map(lambda x, y: (tf.ensure_shape(x, (None, steps, features)), y))",
+    ),
+    getattr(keras.layers, "RandomElasticTransform", None): (
+        0, True, "puts the first image of a batch in the place of others where their number is not "
+        "known as a step is traced", "Give batches of one known size (drop_remainder=True), or "
+        "augment in dataset.map before batching",
+    ),
+}  # fmt: skip
+"""Layers that Keras gets wrong in graphs: of which dim the size is to be known, whether in training
+alone, what it does, and what to do."""
+
+
+def refuse_unknown_sizes(model: Any) -> None:
+    """Have layers refuse inputs of which a graph does not know a size that they go by."""
     for layer in private.layers_of(model):
-        if isinstance(layer, keras.layers.TimeDistributed) and "call" not in vars(layer):
-            layer.call = MethodType(_call_of_known_steps, layer)
+        if type(layer) in _SIZED and "call" not in vars(layer):
+            layer.call = MethodType(_call_of_known_size, layer)
 
 
-def _call_of_known_steps(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    if inputs.shape[1] is None:
+def _call_of_known_size(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    dim, in_training, does, instead = _SIZED[type(self)]
+    shape = tuple(getattr(inputs, "shape", ()))
+    does_it = not in_training or kwargs.get("training", True)
+    if does_it and len(shape) > dim and shape[dim] is None:
         raise Unsupported(
-            "Keras's TimeDistributed goes over as many steps as the batch has rows where their "
-            "number is not known as a step is traced, so a replica's share would have fewer. "
-            f"Received: inputs of {self.name!r} of shape {tuple(inputs.shape)}. Give the number of "
-            "steps: dataset.map(lambda x, y: (tf.ensure_shape(x, (None, steps, features)), y))."
+            f"Keras's {type(self).__name__} {does}. Received: inputs of {self.name!r} of shape "
+            f"{shape}. {instead}."
         )
     return type(self).call(self, inputs, *args, **kwargs)
 

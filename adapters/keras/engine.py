@@ -287,6 +287,10 @@ class Engine(ABC):
         """Open the scope in which variables can be read, while a step is compiled too."""
         return nullcontext()
 
+    def replica(self) -> int:
+        """Return which of this process's devices takes the step that is going on."""
+        return 0
+
     def apart(self, function: Callable[[], Any]) -> Any:
         """Call a function that takes gradients, while a step is compiled too."""
         return function()

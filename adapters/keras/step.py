@@ -32,7 +32,7 @@ def train_step(model: Any, engine: Engine, element: Any) -> Any:
     sums = _GlobalSums(model, engine, batch, share, statistics=True)
     dealt = share if batch is not element else None
     with engine.stepping(), engine.drawing(share), losses.weighed(engine, dealt):
-        drawn = sizes.known(own_step.check(model, engine, batch))
+        drawn = sizes.known(own_step.check(model, engine, batch), ordered=True)
         worth = own_step.weight(model, engine, share) if custom else 1.0
         noted = in_python.watched(model, engine)
         scope = batch_norm.global_statistics(model, engine, present=share.count, worth=worth)
@@ -139,7 +139,7 @@ class _GlobalSums:
         self._before = engine.copies(self._metrics)
         in_graphs = engine.framework == "tensorflow"  # on torch the variables are quicker
         if in_graphs:
-            checks.refuse_unknown_steps(model)
+            checks.refuse_unknown_sizes(model)
         beside = in_graphs and not engine.pooled and not self._in_micros
         self._states = StepStates.of(model) if beside else StepStates(())
         # One process's devices go on adding up, and are summed whenever Keras asks.

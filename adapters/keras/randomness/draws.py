@@ -188,13 +188,25 @@ def alike(own: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         return own(*args, **kwargs)
 
 
+def counted() -> None:
+    """Count a draw that is about to be made, whatever its shape."""
+    draws = sizes.current()
+    if draws is not None:
+        draws.go_on()
+
+
 def is_written(dims: Sequence[Any], count: int) -> bool:
     """Whether the script has written down how many rows there are, whatever the batch's are.
     count: of the part's samples."""
-    found = sizes.current()
-    if found is None or not found.written(dims):
+    draws = sizes.current()
+    if draws is None:
         return False
-    if found.may_be_rows(dims, count):
+    told = draws.written(dims)
+    if told is not None:
+        return told
+    if not draws.sizes.written(dims):
+        return False
+    if draws.sizes.may_be_rows(dims, count):
         warn_once(
             "A step draws rows for its batch's samples, and others whose number the script has "
             f"written down, and which are which cannot be told. Received: {tuple(dims)}, for a "

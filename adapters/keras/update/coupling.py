@@ -31,21 +31,32 @@ _JOINED: dict[str, Callable[[Array, Array], Array]] = {
 """What two parts' values come to."""
 
 COUPLES, DRAWS = "couples", "draws"
+_AUGMENTING = "keras.src.layers.preprocessing.image_preprocessing"
 _answers: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 """Of models: what they do with the samples that they are asked about."""
 
 
-def check(model: Any, engine: Engine, inputs: Any) -> None:
-    """Say of a model whose call is not made of Keras's layers alone if it couples samples. inputs:
-    or KerasTensors."""
-    if not (private.has_call(model) and private.has_own_parts(model)):
-        return
+def check(model: Any, engine: Engine, inputs: Any) -> bool:
+    """Say of a model whose call is not made of Keras's layers alone if it couples samples; whether
+    it does. Layers of Keras's that augment are tried for what they draw. inputs: or
+    KerasTensors."""
+    tries_it = private.has_own_parts(model) or _augments(model)
+    if not (private.has_call(model) and tries_it):
+        return False
     made_up = trial.widened((kinds.made_up(inputs, classes=2),))
     tries = (made_up, _large), (kinds.uneven(made_up), kinds.uneven)
     told = (_coupled(model, engine, *each) for each in tries)
     what = next(filter(None, told), "")
     if what:
         say_coupled(model, engine, what)
+    return bool(what)
+
+
+def _augments(model: Any) -> bool:
+    """Whether layers of Keras's may draw numbers for all samples, so many of them, as RandAugment
+    does for its operations."""
+    layers = private.layers_of(model)
+    return any(type(layer).__module__.startswith(_AUGMENTING) for layer in layers)
 
 
 def answers(model: Any, engine: Engine, inputs: Any) -> str:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -21,12 +21,16 @@ from dream.data import generators
 _State = dict[tuple[str, int], Any]
 """Of numbers and generators, by what they are called and whose they are."""
 _told: WeakSet[Any] = WeakSet()
+_begun: WeakKeyDictionary[Engine, tuple[Any, Any]] = WeakKeyDictionary()
+"""Of the first replica's step: Python's and NumPy's generators at its start."""
 
 
 @contextmanager
 def watched(model: Any, engine: Engine) -> Iterator[None]:
     """Surround a model's step: say, once, if it changes what it goes by in Python where a replica's
     changes are not one device's. Ranks that run each step in Python change it alike."""
+    if engine.pooled:
+        _begin_alike(engine)
     alike = engine.framework != "tensorflow" or (model.run_eagerly and not engine.pooled)
     if alike or model in _told:
         yield
@@ -44,6 +48,17 @@ def watched(model: Any, engine: Engine) -> Iterator[None]:
             f"{', '.join(sorted(changed))}. Count in a keras.Variable, and draw by keras.random or "
             "in the dataset", engine,
         )  # fmt: skip
+
+
+def _begin_alike(engine: Engine) -> None:
+    """Have replicas that one process traces, one after the other, draw from Python's and NumPy's
+    generators what the first one draws: what a step picks by them is picked once on one device."""
+    if engine.replica() == 0:
+        _begun[engine] = generators.python_state(), generators.numpy_state()
+    else:
+        of_python, of_numpy = _begun[engine]
+        generators.go_on_in_python(of_python)
+        generators.go_on_in_numpy(of_numpy)
 
 
 def _reads(model: Any) -> Callable[[], _State]:

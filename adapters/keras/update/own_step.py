@@ -51,14 +51,14 @@ def check_test(model: Any, engine: Engine, batch: Any) -> DrawnSizes:
 
 
 def _once(
-    seen: WeakSet[Any], look: Callable[[Any, Engine, Any], None], model: Any, engine: Engine,
+    seen: WeakSet[Any], look: Callable[[Any, Engine, Any], bool], model: Any, engine: Engine,
     batch: Any,
 ) -> DrawnSizes:  # fmt: skip
     if model not in seen:
         seen.add(model)
-        look(model, engine, batch)
+        told = look(model, engine, batch)
         _check_sizes(model, engine)
-        if look is _check and trial.drawn_by_trials(model).drew():
+        if look is _check and not told and trial.drawn_by_trials(model).drew():
             _check_draws(model, engine, batch)
     return trial.drawn_by_trials(model)
 
@@ -71,20 +71,22 @@ def weight(model: Any, engine: Engine, share: BatchShare) -> Any:
     return engine.parts * ops.cast(ops.convert_to_tensor(share.fraction) > 0, "float32")
 
 
-def _check(model: Any, engine: Engine, batch: Any) -> None:
+def _check(model: Any, engine: Engine, batch: Any) -> bool:
+    """Return whether samples are said to be coupled."""
     custom = type(model).train_step is not keras.Model.train_step
     own_loss = type(model).compute_loss is not keras.Model.compute_loss
     states, metrics = _states_of(model), _metrics_of(model)
-    coupling.check(model, engine, batch[0] if isinstance(batch, tuple) else batch)
+    coupled = coupling.check(model, engine, batch[0] if isinstance(batch, tuple) else batch)
     if not (custom or own_loss or states or metrics or _makes_figures(model)):
-        return
+        return coupled
     found = found_by(model, engine, batch, states, [v for m in metrics for v in m.variables])
     _check_rates(model, found or [])
     _note_numbers(engine, found, "train_step")
-    told = _gradients_add_up(model, engine, batch, found, custom=custom)
-    if told and found and (found[0].figures or found[0].numbers):
+    add = _gradients_add_up(model, engine, batch, found, custom=custom)
+    if add and found and (found[0].figures or found[0].numbers):
         _check_figures(model, engine, batch)
     _check_states(engine, found or [], states, metrics)
+    return coupled or not add
 
 
 def _gradients_add_up(
@@ -138,13 +140,15 @@ def _check_states(
         )  # fmt: skip
 
 
-def _check_test(model: Any, engine: Engine, batch: Any) -> None:
+def _check_test(model: Any, engine: Engine, batch: Any) -> bool:
     inputs = batch[0] if isinstance(batch, tuple) else batch
-    if coupling.answers(model, engine, inputs) == coupling.COUPLES:
+    coupled = coupling.answers(model, engine, inputs) == coupling.COUPLES
+    if coupled:
         coupling.say_coupled(model, engine)
     if type(model).test_step is not keras.Model.test_step or _makes_figures(model):
         _note_numbers(engine, found_by(model, engine, batch, (), (), "test_step"), "test_step")
         _check_figures(model, engine, batch, "test_step")
+    return coupled
 
 
 def _makes_figures(model: Any) -> bool:

@@ -133,14 +133,14 @@ def _rehearsed(
     else:
         drawn.begin(count)
         note = partial(drawn.note, count)
-        draws = OneRow(note, engine.generators)
+        draws = OneRow(partial(drawn.note_draw, count), engine.generators)
     with ExitStack() as scopes:
         scopes.enter_context(kept(model))
         scope = scopes.enter_context(private.rehearsal(model))
         for each in (
             assigning_trained(model, scope), _plain_variables_kept(model),
             _computing_by(policy, model), hooks.double_precision(), generators_kept(engine),
-            drawn_by(draws), sizes.known(drawn if by_row else None),
+            drawn_by(draws), sizes.known(drawn if by_row else None, ordered=True),
             batch_norm.standing_still(note), losses.placed(_MeanOfRows(engine, count)),
             engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip

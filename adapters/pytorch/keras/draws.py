@@ -11,7 +11,7 @@ import torch
 
 from dream._log import warn_once
 from dream.adapters.keras.data.share import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, is_written
+from dream.adapters.keras.randomness.draws import ShareRows, counted, is_written
 from dream.adapters.keras.randomness.start import Generators
 from dream.adapters.pytorch.randomness.calls import patches
 from dream.adapters.pytorch.randomness.current import RowMemory, current, go_on_from, packed
@@ -103,6 +103,7 @@ class TorchRows(ShareRows):
         return [None if size is None else int(size) for size in getattr(shape, "shape", shape)]
 
     def counts(self, dims: Sequence[Any]) -> bool:
+        counted()
         rows = keras_computes() and dims[0] > 0 and dims[0] % self._count == 0
         return rows and not is_written(dims, self._count)
 

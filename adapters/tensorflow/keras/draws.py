@@ -13,7 +13,7 @@ import tensorflow as tf
 from dream._log import warn_once
 from dream.adapters.keras import hooks
 from dream.adapters.keras.data.share import BatchShare
-from dream.adapters.keras.randomness.draws import ShareRows, is_written
+from dream.adapters.keras.randomness.draws import ShareRows, counted, is_written
 from dream.adapters.tensorflow import private
 
 
@@ -79,6 +79,7 @@ class GraphRows(ShareRows):
         return _static_where_known(tf.shape(shape))
 
     def counts(self, dims: Sequence[Any]) -> bool:
+        counted()
         if tf.is_tensor(length := dims[0]):
             return True
         rows = int(self._count) if tf.executing_eagerly() else self._rows

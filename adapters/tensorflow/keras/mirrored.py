@@ -219,6 +219,9 @@ class MirroredEngine(TensorFlowEngine):
                 "several processes with dream run -n."
             )
 
+    def replica(self) -> int:
+        return _replica()
+
     def drawing(self, share: BatchShare) -> AbstractContextManager[Any]:
         if self._shared_seed is not None:
             private.share_seed(self._shared_seed)

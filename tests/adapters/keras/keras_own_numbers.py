@@ -68,6 +68,32 @@ def noise_of_a_written_size() -> list[Any]:
 
 
 @numbers
+def augmented_by_keras() -> list[Any]:
+    """By layers that draw for each sample, and two or three numbers for all: as many as a share has
+    samples; and by one that picks others by Python's generator in each step, or as it is traced. No
+    levels: they would hang on rounding."""
+    found: list[Any] = []
+    given = {"value_range": (0, 1), "seed": 3}
+    for blurs in (True, False):
+        if blurs:
+            augments = layers.RandomGaussianBlur(0.9, **given)
+        else:
+            augments = layers.AugMix(all_ops=False, chain_depth=2, **given)
+            augments._augment_layers = ["random_rotation", "random_shear", "random_translation"]
+        keras.utils.set_random_seed(3)
+        maps = layers.Conv2D(2, 3, activation="relu")
+        made = keras.Sequential(
+            [keras.Input((6, 6, 3)), augments, maps, layers.Flatten(), layers.Dense(1)]
+        )
+        x = np.random.default_rng(0).random((19, 6, 6, 3)).astype("float32")
+        made.compile(keras.optimizers.SGD(0.05), "mse")
+        for size in (4, 6):
+            made.fit(x, x[:, 0, 0, :1], batch_size=size, verbose=0)
+        found += made.get_weights()
+    return found
+
+
+@numbers
 def answers_for_which_it_draws() -> list[Any]:
     """What a model says of batches, where it draws random numbers for their rows."""
     keras.utils.set_random_seed(3)

@@ -159,6 +159,20 @@ def steps_of_unknown_number() -> str:
     return "nothing"
 
 
+def images_of_unknown_number() -> str:
+    """What is said where Keras would take the first image of a batch for all."""
+    with dream.strategy("mirrored"):
+        seen = keras.Input((6, 6, 3))
+        made = layers.Flatten()(layers.RandomElasticTransform(value_range=(0, 1))(seen))
+        model = compiled(keras.Model(seen, layers.Dense(1)(made)))
+        x = np.ones((BATCH, 6, 6, 3), "float32")
+        try:
+            model.fit(x, x[:, 0, 0, :1], verbose=0)
+        except dream.Unsupported as error:
+            return str(error)
+    return "nothing"
+
+
 @refusal
 def other_auto_shard_policy_off(options: dict[str, Any]) -> None:
     with block(options):

@@ -84,10 +84,13 @@ def test_sparse_and_ragged_tensors_are_refused() -> None:
         ]  # fmt: skip
 
 
-def test_series_of_an_unknown_number_of_steps_are_refused() -> None:
-    """Where Keras's TimeDistributed goes over as many as the batch has rows."""
+def test_layers_that_keras_gets_wrong_where_sizes_are_unknown_are_refused() -> None:
+    """TimeDistributed goes over as many steps as the batch has rows, and an elastic transform takes
+    one image for all."""
     for words in keras_launching.call(ON_TENSORFLOW, "keras_refusals", "steps_of_unknown_number"):
         assert "TimeDistributed goes over as many steps as the batch has rows" in words
+    for words in keras_launching.call(ON_TENSORFLOW, "keras_refusals", "images_of_unknown_number"):
+        assert "puts the first image of a batch in the place of others" in words
 
 
 @pytest.mark.exhaustive

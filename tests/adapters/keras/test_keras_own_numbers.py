@@ -32,6 +32,12 @@ def test_sums_that_a_step_tracks_are_those_of_one_device(ranks: Ranks, name: str
     assert_as_plain(ranks, name, rtol=1e-6)
 
 
+@over(["augmented_by_keras"], held=["augmented_by_keras"], devices=["augmented_by_keras"])
+def test_numbers_for_all_samples_are_told_from_those_of_each(ranks: Ranks, name: str) -> None:
+    """By the place of a draw in its step where sizes are alike."""
+    assert_as_plain(ranks, name, atol=5e-6)
+
+
 @over(["answers_for_which_it_draws"], devices=["answers_for_which_it_draws"])
 def test_draws_of_answers_are_those_of_one_device(ranks: Ranks, name: str) -> None:
     assert_as_plain(ranks, name, atol=1e-6)
