@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, final
 from weakref import ref
@@ -19,7 +20,14 @@ from dream._log import logger
 from dream.adapters.pytorch.private import foreach_copy_, tables, to_local
 from dream.adapters.pytorch.update.precision import MasterWeights
 from dream.collectives import Communicator
-from dream.update.drift import Pace, by_rank, differing, drifted, other_hyperparameters
+from dream.update.drift import (
+    Pace,
+    by_rank,
+    differing,
+    drifted,
+    other_hyperparameters,
+    other_steps,
+)
 
 _BITS: Mapping[int, torch.dtype] = {
     1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
@@ -41,8 +49,8 @@ class DriftGuard:
     counts the batches that the loop has come by; it must be as many everywhere. The comparisons
     come at an optimizer's first step, its second,
     its fourth, and so on until they cost as little as they are to; and before the next step once
-    `hear` has found that learning rates differ. alarms: how often it has. kept: where the buffers
-    are that drifted once.
+    `hear` has found that learning rates differ, or how many steps there were. alarms: how often it
+    has. steps: of all optimizers. kept: where the buffers are that drifted once.
     """
 
     def __init__(
@@ -53,13 +61,14 @@ class DriftGuard:
         masters: MasterWeights | None = None,
     ) -> None:
         self._ranks, self._roots, self._dealt, self._masters = ranks, roots, dealt, masters
+        self._unchecked = ranks.unchecked()
         self.kept: list[tuple[dict[str, Any], str]] = []
         self._told: set[str] = set()
         self._collective = 0.0
         self.rows: Container[object] = ()
         """What is stepped that holds a rank's own rows of a batch."""
         self._optimizers: list[ref[Optimizer]] = []
-        self.alarms = 0
+        self.alarms = self.steps = 0
 
     def watch(self, optimizer: Optimizer) -> Any:
         """Compare before an optimizer's steps."""
@@ -67,10 +76,10 @@ class DriftGuard:
         return optimizer.register_step_pre_hook(_Countdown(self))
 
     def stamp(self) -> int:
-        """Return a small number for the optimizers' learning rates, and the batch. It travels with
-        a backward's gradients, and its square too, so that all ranks know whether theirs are
-        alike."""
-        rates = [float(self._dealt())]
+        """Return a small number for the optimizers' learning rates and steps, and the batch. It
+        travels with a backward's gradients, and its square too, so that all ranks know whether
+        theirs are alike."""
+        rates = [float(self._dealt()), float(self.steps)]
         for each in self._optimizers:
             optimizer = each()
             if optimizer is not None:
@@ -92,8 +101,9 @@ class DriftGuard:
             own = [places[name].data for places, name in self.kept]
             foreach_copy_(own, self._ranks.broadcast(own))
 
-    def compare(self, optimizer: Optimizer, pace: Pace) -> None:
-        """Compare all there is, and have the pace know what that costs."""
+    def compare(self, optimizer: Optimizer, pace: Pace, steps: int) -> None:
+        """Compare all there is, and have the pace know what that costs. steps: of this optimizer,
+        with the one that is about to be taken."""
         step, began = pace.step_seconds(), time.perf_counter()
         stepped = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         parameters = [p for p in stepped if _is_whole(p) and p not in self.rows]
@@ -103,25 +113,22 @@ class DriftGuard:
             int(_mixed(digests(parameters))),
             int(_mixed(digests(buffers.values()))),
             self._dealt(),
+            steps,
         ]
         cost = time.perf_counter() - began + self._collective
         figures = [*own, *(-each for each in own), int(cost * 1e9), int(step * 1e9)]
         began = time.perf_counter()
-        most = self._ranks.all_reduce(torch.tensor(figures), "max").tolist()
+        self._ranks.meet("optimizer.step")  # by its name, where a rank left it out
+        most = self._unchecked.all_reduce(torch.tensor(figures), "max").tolist()
         self._collective = time.perf_counter() - began
-        for differ, tell in zip(
-            (most[i] != -most[i + 4] for i in (3, 0, 1, 2)),
-            (
-                self._tell_batches,
-                self._tell_hyperparameters,
-                self._tell_parameters,
-                self._tell_buffers,
-            ),
-            strict=True,
-        ):
-            if differ:
+        tells: list[Callable[[Optimizer], None]] = [
+            self._tell_batches, partial(self._tell_steps, steps), self._tell_hyperparameters,
+            self._tell_parameters, self._tell_buffers,
+        ]  # fmt: skip
+        for at, tell in zip((3, 4, 0, 1, 2), tells, strict=True):
+            if most[at] != -most[at + len(own)]:
                 tell(optimizer)
-        pace.compared(most[8] * 1e-9, most[9] * 1e-9)
+        pace.compared(most[-2] * 1e-9, most[-1] * 1e-9)
 
     def _buffers(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
         return {
@@ -154,6 +161,9 @@ class DriftGuard:
             "decisions based on it, such as skipping a batch, must be made equal on all ranks by "
             "strategy.communicator.all_reduce."
         )
+
+    def _tell_steps(self, steps: int, optimizer: Optimizer) -> None:
+        raise other_steps(type(optimizer).__name__, self._ranks.all_gather_object(steps))
 
     def _tell_hyperparameters(self, optimizer: Optimizer) -> None:
         everybody = self._ranks.all_gather_object(hyperparameters(optimizer))
@@ -220,15 +230,17 @@ class _Countdown:
     def __init__(self, guard: DriftGuard) -> None:
         self._guard = guard
         self._pace = Pace()
-        self._alarms = 0
+        self._alarms = self._steps = 0
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._steps += 1
+        self._guard.steps += 1
         if not self._pace.due() and self._alarms == self._guard.alarms:
             if self._guard.kept:
                 self._guard.keep()
             return
         self._alarms = self._guard.alarms
-        self._guard.compare(optimizer, self._pace)
+        self._guard.compare(optimizer, self._pace, self._steps)
 
 
 def _rate(rate: Any) -> float:

@@ -100,9 +100,10 @@ _NOTES = (
             "(?:ranks are not in the same call|has waited for others|did not come to)",
             re.DOTALL,
         ),
-        "a loop that calls backward, an optimizer or a model once for each sample, task or expert "
-        "does so as often as this rank's rows say. Add the losses up and call backward once for "
-        "each batch; call what no row of this rank goes to on none: model(x[:0]).",
+        "a loop that calls backward, an optimizer or a model once for each sample, task or expert, "
+        "or where a number of its rows says so, as len(x), does so as often as this rank's rows "
+        "say. Add the losses up and call backward once for each batch; call what no row of this "
+        "rank goes to on none: model(x[:0]).",
     ),
     (
         re.compile("^(?!What is in shards).*tensors_in_shards=", re.DOTALL),

@@ -67,6 +67,16 @@ def other_hyperparameters(name: str, where: str, values: Sequence[object]) -> De
     )
 
 
+def other_steps(optimizer: str, values: Sequence[object]) -> Desynchronized:
+    """Make the error of ranks that have left out steps. values: each rank's, in rank order."""
+    return Desynchronized(
+        f"The ranks have taken different numbers of steps, so the replicas have drifted apart. "
+        f"Received: of {optimizer}, step {by_rank(values)}. Where a step is left out by a number, "
+        "as len(x) or a loss before its backward, let that be the whole batch's, by "
+        "strategy.communicator.all_reduce."
+    )
+
+
 def drifted(
     found: Sequence[tuple[str, list[int]]], parameters: int, where: str = "rank"
 ) -> Desynchronized:

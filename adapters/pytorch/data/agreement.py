@@ -99,7 +99,9 @@ def _why_rank_0s(sizes: list[int | None]) -> str:
         )
     return (
         "the ranks' samplers draw different orders: rank 0's is used, told batch by batch. "
-        "Seed what shuffles the data alike on all ranks to spare that"
+        "Seed what shuffles the data alike on all ranks to spare that. An order by what the loop "
+        "keeps of its rows, as losses, is not that of one device: keep those of all ranks, by "
+        "strategy.communicator.all_gather"
     )
 
 

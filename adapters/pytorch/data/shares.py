@@ -25,7 +25,7 @@ from dream.adapters.pytorch.randomness.joins import joins
 from dream.data.partition import Division, Share
 
 if TYPE_CHECKING:
-    from dream.adapters.pytorch.loss.coupling.lineage import Lineage
+    from dream.adapters.pytorch.loss.reading import Reader
 
 
 @final
@@ -89,9 +89,10 @@ class Shares:
         """Whether another thread reads, and may draw as it does."""
         return any(reading.apart for reading in self._readings.values())
 
-    def follow_by(self, lineage: Lineage) -> None:
+    def follow_by(self, reader: Reader) -> None:
         """Have what is made of batches be followed, and what is made of rows that are no share."""
-        self.follow, self._passed, lineage.alike = lineage.begin, lineage.ended, self.alike
+        lineage = reader.lineage
+        self.follow, self._passed, lineage.alike = reader.begin, lineage.ended, self.alike
         self.alike.woken = lineage.wake
 
     def explain(self, error: BaseException | None) -> None:

@@ -26,8 +26,10 @@ CALL_AT, OUTPUT_AT = "dream.call", "dream.output"
 SIZE = 6
 """Numbers in a message: the loss, what was counted beyond what was expected, whether the loss's
 parts count differently, whether a divisor is no longer what it was found to be, and a stamp of the
-optimizers' learning rates with its square."""
+optimizers' learning rates and steps with its square."""
 VALUE, EXTRA, PARTS, OVERTAKEN, STAMP, SQUARE = range(SIZE)
+BACKWARD = "loss.backward"
+"""The name by which ranks meet in a backward pass, where they meet."""
 COUNTS = 1024.0
 """What is told beside the parts where the loss is divided by a count of all ranks."""
 

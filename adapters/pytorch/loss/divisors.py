@@ -238,14 +238,17 @@ def divided_by_numbers(
     )
 
 
-def times_the_rows(numbers: Sequence[Any], share: Share) -> str:
+def times_the_rows(numbers: Sequence[Any], share: Share, fixed: set[float]) -> str:
     """Say, of a mean over samples, that it is multiplied by as many as this rank has. numbers: what
-    it is divided by; a factor's are its inverse."""
+    it is divided by; a factor's are its inverse. fixed: those that were met on shares of other
+    sizes, which go by no share; added to."""
     rows = share.count
     if rows < 2 or share.parts == 1:
         return ""
-    times = (isinstance(each, float) and abs(each * rows - 1.0) < 1e-6 for each in numbers)
-    return TIMES if any(times) else ""
+    floats = [each for each in numbers if isinstance(each, float)]
+    times = [each for each in floats if abs(each * rows - 1.0) < 1e-6]
+    fixed.update(each for each in floats if each not in times)
+    return TIMES if any(each not in fixed for each in times) else ""
 
 
 def of_the_one(divisor: torch.Tensor | float, found: Sequence[Reduction]) -> bool:

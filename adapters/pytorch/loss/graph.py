@@ -103,7 +103,8 @@ _OVER_ALL = {
     "SumBackward0", "MeanBackward0", "MaxBackward1", "MinBackward1", "ProdBackward0",
     "MedianBackward0",
 }  # fmt: skip
-_COUPLES = {"CdistBackward0", "EuclideanDistBackward0", "PdistBackward0"}
+DISTANCES = {"CdistBackward0", "EuclideanDistBackward0"}
+_COUPLES = {*DISTANCES, "PdistBackward0"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,11 @@ import torch
 
 from dream.adapters.pytorch.loss import graph
 from dream.adapters.pytorch.loss.calls import Bearer, TrainingCall, call_at
-from dream.adapters.pytorch.loss.samples.row_dims import is_beside_rows, is_of_layer
+from dream.adapters.pytorch.loss.samples.row_dims import (
+    is_beside_rows,
+    is_of_layer,
+    is_within_samples,
+)
 from dream.adapters.pytorch.private import saved, shape_of
 
 FAR, NEAR = 2048, 48
@@ -146,13 +150,22 @@ class GraphSearch:
                 gathered = any(call.bearer is None for calls in sides for call in calls)
                 if all(sides) and not gathered:
                     return name
+            elif name in graph.DISTANCES and self._of_parameters(node):
+                continue
             elif (
                 graph.couples(node, name, rows)
                 and not is_beside_rows(node)
+                and not is_within_samples(node, rows)
                 and self.below(node, None, FAR).calls
             ):
                 return name
         return ""
+
+    def _of_parameters(self, node: Any) -> bool:
+        """Whether one of two sides, as centres that are learned, is of parameters alone."""
+        sides = graph.operands(node)
+        seen = [self.below(side, None, FAR) for side in sides if len(sides) == 2]
+        return any(not (each.calls or each.data) for each in seen)
 
 
 def bearers_of(starts: Sequence[Any], armed: Sequence[TrainingCall]) -> list[Bearer]:

@@ -42,3 +42,11 @@ def quick(backward: Callable[..., None]) -> Callable[..., None]:
 def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the tensor that another is a view of; None where it is none."""
     return tensor._base
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor | None:
+    """Return what torch.func.vmap maps by its first dim, where this stands for a row of it."""
+    functorch = torch._C._functorch
+    if functorch.is_batchedtensor(x) and functorch.maybe_get_bdim(x) == 0:
+        return functorch.get_unwrapped(x)
+    return None

@@ -19,10 +19,12 @@ from dream.adapters.pytorch.loss.coupling.whole_batches import WholeBatches
 from dream.adapters.pytorch.loss.divisors import OF_NONE, REFUSED
 from dream.adapters.pytorch.loss.factors import Factors, Weighed
 from dream.adapters.pytorch.loss.graph_search import bearers_of
+from dream.adapters.pytorch.loss.lengths.own_lengths import OwnLengths
 from dream.adapters.pytorch.loss.samples.no_terms import NO_GRAPH, stands_for_none
 from dream.adapters.pytorch.loss.scaling import agree, in_parts
 from dream.adapters.pytorch.loss.terms import Term, terms_of
 from dream.collectives import Communicator
+from dream.data.partition import Share
 
 _CHANGES = (
     "A loss is a sum, divided by a number of Python's that is now alike on all ranks, as a "
@@ -85,7 +87,7 @@ class Reader:
         self._apart = UnconnectedTerms()
         self._looks = ConstantLooks(among, self.lineage, self._apart)
         self.untraced = UntracedCalls(among, self.lineage)
-        self.whole = WholeBatches(among)
+        self.whole, self._lengths = WholeBatches(among), OwnLengths(self.lineage.is_of_batch)
         self._factors = Factors(among)
         self.said: set[str] = set()
         self._passes, self._whole = 0, ""
@@ -99,6 +101,12 @@ class Reader:
     def silent(self) -> bool:
         """Whether the ranks tell each other nothing as they read a loss that they know."""
         return self._looks.over and not self._factors.asks
+
+    def begin(self, batch: object, share: Share) -> None:
+        """A loader hands out a batch to train on."""
+        if not self.settled:
+            self._lengths.begin(share)
+        self.lineage.begin(batch, share)
 
     def called(self, call: TrainingCall, given: Iterable[object], *, meets: bool) -> None:
         """A model is called in training, in a loop's first steps. meets: as of `UntracedCalls`."""
@@ -129,6 +137,7 @@ class Reader:
         if not self.settled:
             self.untraced.settle(armed)
             self.whole.settle(armed)
+            self._lengths.look(armed)
         terms = [terms_of(root, armed, self._apart) for root in roots]
         bearers = bearers_of([root.grad_fn for root in roots], armed)
         if self._whole:

@@ -356,7 +356,7 @@ class _Reader:
         """Say what a term is from the reduction that removes the samples."""
         assert term.share is not None
         rows = term.share.count
-        times = times_the_rows([each.by for each in divisors], term.share)
+        times = times_the_rows([x.by for x in divisors], term.share, self._apart.fixed)
         weights = partial(graph.weights_below, node, of_one=rows == 1)
         weight = graph.weight_at(node, name)
         if weight is not None:

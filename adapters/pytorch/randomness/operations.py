@@ -14,6 +14,7 @@ import torch
 
 from dream._log import say_once
 from dream._patches import in_this_context
+from dream.adapters.pytorch.randomness import own_places
 from dream.adapters.pytorch.randomness.current import Found, current
 from dream.adapters.pytorch.randomness.functions import DrawKind
 from dream.adapters.pytorch.randomness.joins import joining, joins, repeating
@@ -223,7 +224,10 @@ def _size(name: str, own: Own) -> Own:
         given = {key: value for key, value in kwargs.items() if key != "size"}
         with current.together():
             whole = own(*bounds, tuple(rows.whole(shape, place)), **given)
-        return _settled(rows.take(whole, place), kwargs)
+        made = _settled(rows.take(whole, place), kwargs)
+        if rows.count in bounds:
+            own_places.note(made, name)
+        return made
 
     return wrapped
 

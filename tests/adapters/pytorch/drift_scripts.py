@@ -127,6 +127,32 @@ def batch_left_out_by_its_own_loss() -> None:
         optimizer.step()
 
 
+def leave_out(*at: int) -> None:
+    """The last rank takes no steps there, as by `if grad_norm * len(x) > 2`."""
+    current = dream.current()
+    assert current is not None
+    last = current.topology.rank == current.topology.world_size - 1
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.ones(800, 4), torch.ones(800, 1))
+    for step, (x, y) in enumerate(DataLoader(data, batch_size=16), 1):
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if step > at[-1] + 1:
+            raise AssertionError(f"nobody has told of it before step {step}")
+        if not last or step not in at:
+            optimizer.step()
+
+
+def early_steps_left_out_by_one_rank() -> None:
+    leave_out(2, 3)
+
+
+def late_step_left_out_by_one_rank() -> None:
+    leave_out(21)
+
+
 def not_a_number_everywhere() -> str:
     def act(rank: int, step: int, model: Any, _: torch.optim.Optimizer) -> None:
         if step == 3:
@@ -173,6 +199,7 @@ def buffer_that_forward_changes() -> tuple[list[float], list[str]]:
 SCRIPTS = (all_is_well, not_a_number_everywhere, buffer_that_forward_changes,
            buffer_in_half_precision, rate_by_rank,
            schedule_on_a_local_figure, rate_that_parts_late, batch_left_out_by_its_own_loss,
+           early_steps_left_out_by_one_rank, late_step_left_out_by_one_rank,
            weight_touched_on_one_rank)  # fmt: skip
 
 

@@ -35,6 +35,15 @@ def test_what_parts_them_is_named_on_every_rank(script: str, said: str, ranks: i
 
 
 @pytest.mark.parametrize("ranks", RANKS)
+def test_a_step_that_one_rank_leaves_out_is_named_at_once(ranks: int) -> None:
+    others = "rank 0" if ranks == 2 else "ranks 0, 1"
+    for rank in results(ranks):
+        early, late = (rank[f"{at}_left_out_by_one_rank"] for at in ("early_steps", "late_step"))
+        assert f"{others}: optimizer.step(); rank {ranks - 1}: loss.backward()" in early
+        assert f"of SGD, step 22 on rank 0, {'22 on rank 1, ' * (ranks - 2)}21 on rank" in late
+
+
+@pytest.mark.parametrize("ranks", RANKS)
 def test_a_learning_rate_that_parts_is_found_before_the_next_step(ranks: int) -> None:
     assert {rank["rate_that_parts_late"] for rank in results(ranks)} == {77}
 

@@ -11,6 +11,7 @@ from dream._log import say_once
 from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
 from dream.adapters.pytorch.loss.coupling.kept_rows import Alive
 from dream.adapters.pytorch.loss.coupling.origins import LEAVE, PICKS, is_in_place, tensors_of
+from dream.adapters.pytorch.randomness import own_places
 from dream.adapters.pytorch.randomness.sites import worked_out_of_a_length
 
 _OF_SIZES = {"arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices"}
@@ -19,6 +20,9 @@ _ANEW = {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t",
          "squeeze", "meshgrid", "cartesian_prod", "stack", "cat", "mean", "sum"}  # fmt: skip
 """What makes tensors of other rows, whose number is no batch's where that of the first was not."""
 _CASTS = {"to", "float", "double", "half", "type", "view", "reshape", "unsqueeze", "clone"}
+_MOVES = {"add", "radd", "sub", "rsub", "remainder", "mod", "fmod", "roll", "flip", "floor_divide",
+          "floordiv", "bitwise_xor", "xor"}  # fmt: skip
+"""What makes other rows' numbers of those of rows."""
 _positions = Alive()
 
 
@@ -28,7 +32,8 @@ def note_alike(
     """A function has made something of nothing that is a batch's, as far as can be seen. given:
     tensors, among its args. count: of the share's rows: a size may be a batch's."""
     if any(x in _positions for x in given):
-        _note_positions(name, tensors_of(made))
+        moved = name.strip("_") in _MOVES or any(map(own_places.made_by, given))
+        _note_positions(name, tensors_of(made), moved=moved)
     if name in _OF_SIZES and not given:
         if name == "arange" and any(_as_long(x, count) for x in tensors_of(made)):
             for x in tensors_of(made) if worked_out_of_a_length(of_rows=True) else ():
@@ -54,12 +59,14 @@ def note_alike(
         )
 
 
-def _note_positions(name: str, made: list[torch.Tensor]) -> None:
+def _note_positions(name: str, made: list[torch.Tensor], *, moved: bool) -> None:
     """Something was made of numbers from 0 to as many as this rank has rows: as an index they are
-    right, and as values those of other rows."""
+    right, unless they were moved, and as values those of other rows."""
     for x in made:
         if not x.is_floating_point() or name in _CASTS:
             _positions.add(x)
+            if moved:
+                own_places.note(x, "arange")
         elif name not in PICKS:
             _tell_own_range("arange")
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 import torch
 
 from dream.adapters.pytorch.loss import graph
-from dream.adapters.pytorch.loss.calls import OUTPUT_AT, TrainingCall, call_at
+from dream.adapters.pytorch.loss.calls import BACKWARD, OUTPUT_AT, TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.forms import FORMS, form_of
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import MixedRows
@@ -254,7 +254,8 @@ class ConstantLooks:
     and when there are others. Each looks as often as the others do."""
 
     def __init__(self, among: Communicator, lineage: Lineage, apart: UnconnectedTerms) -> None:
-        self._among, self._lineage, self._apart = among.unchecked(), lineage, apart
+        self._checked, self._among = among, among.unchecked()
+        self._lineage, self._apart = lineage, apart
         self._left, self._again, self._told = _LOOKS, 0, False
         self.over = False
         self._known: set[Any] = set()
@@ -312,6 +313,7 @@ class ConstantLooks:
         sent = torch.tensor(
             [*figures, *(-x if x > -inf else x for x in figures)], dtype=torch.float64
         )
+        self._checked.meet(BACKWARD)
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         pairs = [*zip(most[: len(figures)], (-x for x in most[len(figures) :]), strict=True)]
         self._apart.hear(terms, *zip(*pairs[-FIGURES:], strict=True))

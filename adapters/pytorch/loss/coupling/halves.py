@@ -38,6 +38,8 @@ _BY_ELEMENT = {"add", "sub", "rsub", "mul", "div", "lerp", "where", "squeeze", "
 _CHOOSES = {"nonzero", "argwhere", "masked_select", "where"}
 """What may choose the first half's rows alone."""
 _RUNNING = ("cum", "logcum")
+NEIGHBOURS = {"unfold", "diff"}
+"""What combines rows beside one another: the first ones of all are those of the first half."""
 _SURE = 4
 """Rows half of which are no single one, with which any others could be combined: within a model, or
 beside others."""
@@ -100,10 +102,12 @@ def sorted_out(
         joined if joined and joined.fits(x, own) else origin_by_half(name, x, own, of.n, at)
         for at, (x, own) in enumerate(zip(outs, half, strict=True))
     ]
-    if found == [None] and name not in PICKS | _CHOOSES and same_values(outs[0], half[0]):
+    if found[:1] == [None] and name not in PICKS | _CHOOSES and same_values(outs[0], half[0]):
         last = tried(origins, last=True)  # such as the largest, which the first half had
         if last and not same_values(outs[0], last[0]):
-            return [MixedRows(name, outs[0].detach())]
+            return [MixedRows(name, outs[0].detach()), *found[1:]]
+        if name == "mode":  # most shares have the same
+            return [MixedRows(name, x.detach()) for x in outs]
     if name.startswith(_RUNNING) and isinstance(found[0], OfRows):
         last = tried(origins, last=True)  # the first rows know nothing of what follows
         if last and not same_values(found[0].half(outs[0], last=True), last[0]):
@@ -153,9 +157,10 @@ def origin_by_half(
     if name in ORDERS and x.shape == (n,):
         is_order = not x.is_floating_point() and (name == "argsort" or at == 1)
         return OfRows(n, Place(0), order=is_order, sorted=not is_order)
-    if begins_with(x, half):
+    if begins_with(x, half) and name not in NEIGHBOURS:
         return ChosenRows(len(x)) if len(x) > 1 else None
-    return None if same_values(x, half) else MixedRows(name, x.detach())
+    gone = x.shape == half.shape
+    return None if same_values(x, half) else MixedRows(name, x.detach(), gone=gone)
 
 
 def begins_with(x: torch.Tensor, half: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ from dream.adapters.pytorch.randomness.joins import joins
 _LARGE = 1 << 22
 """Elements of a batch whose rows are not looked into."""
 _JOINS = {"stack", "cat", "concat", "concatenate", "vstack", "hstack"}
+_LOOKS_UP = {"__getitem__", "index_select"}
 _CHOOSES = {"lt", "le", "gt", "ge", "where"}
 _WRITES = {"__setitem__", "index_copy_", "index_put_", "index_add_", "index_fill_", "scatter_",
            "scatter_add_", "scatter_reduce_", "masked_scatter_"}  # fmt: skip
@@ -129,6 +130,8 @@ class KeptRows:
                 joined += [(x, each) for each in kept_on][:1]
                 if left and name in _JOINS and not x.requires_grad:
                     joined.append((x, x))
+                if left and name in _LOOKS_UP:
+                    joined += [(x, each) for each in leaves if self._outlives(each)][:1]
                 if name.strip("_") in _CHOOSES and x.dim() and not of_rows:
                     numbers = (n for n in leaves if not n.dim() and n in self._earlier)
                     joined += [(x, number) for number in numbers][:1]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, final
 from weakref import ref
@@ -47,11 +46,18 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     node_of,
     of_torch,
     place_of,
+    samples_in,
     takes_one_row,
     takes_rows,
     tensors_of,
 )
-from dream.adapters.pytorch.loss.coupling.row_slices import CUT, CUTS, RowSlices, parts_of_rows
+from dream.adapters.pytorch.loss.coupling.row_slices import (
+    CUT,
+    CUTS,
+    RowSlices,
+    chosen_in,
+    parts_of_rows,
+)
 from dream.adapters.pytorch.loss.coupling.unconnected_terms import note_number
 from dream.adapters.pytorch.randomness.current import current, same, state
 from dream.adapters.pytorch.randomness.joins import joins
@@ -68,6 +74,7 @@ _NO_BATCH = -1
 """Rows of the share that a loop holds between two passes."""
 _PASSES = 3
 """Passes after which it is followed what is made until the next; longer only where it is used."""
+_EARLIER = " of what earlier batches have left"
 _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 """What gives a count of a share, which is the global batch's in part."""
 
@@ -106,8 +113,9 @@ class Lineage(LowestMode):
         self._rows = rows = Rows.of(share)
         self.sees_all = all(isinstance(x, (torch.Tensor, int, float)) for x in leaves_of(batch))
         self.kept.begin(tensors := in_batch(batch), share.count)
+        each = samples_in(batch, share.count)
         for x in tensors:
-            place = place_of(x, rows) if share.count >= _FEWEST else None
+            place = place_of(x, rows) if share.count >= _FEWEST and id(x) not in each else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = self._passing = True
@@ -219,7 +227,7 @@ class Lineage(LowestMode):
                 note_number(made)
                 self._note_alike(name, leaves, made, args)
             for x, own in self.kept.note(name, made, leaves, of_rows=of_rows):
-                self._put(x, MixedRows(name, own.detach().clone()))
+                self._put(x, MixedRows(f"{name}{_EARLIER}", own.detach().clone()))
             return made
         self.sees_all &= name not in LEAVE
         if self.alike and is_in_place(name) and id(leaves[0]) not in origins:
@@ -229,12 +237,12 @@ class Lineage(LowestMode):
             self.end()
             return func(*args, **given)
         if not inside:
-            self._inputs += self._numbers.new(name, (args, given), leaves, origins)
+            self._inputs += self._numbers.new(name, (args, given), leaves, self._origin)
         made = self._followed(func, name, args, given, leaves, origins, inside=inside)
         for x, own in self.kept.note(name, made, leaves, of_rows=True):
-            self._put(x, MixedRows(name, own.detach().clone()))
+            self._put(x, MixedRows(f"{name}{_EARLIER}", own.detach().clone()))
         if inside:
-            self._note_inside(tensors_of(made))
+            self._note_inside(tensors_of(made), leaves)
         self._numbers.note_read(name, made, origins)
         return made
 
@@ -271,12 +279,13 @@ class Lineage(LowestMode):
             count = self._rows.count if self._passing else _NO_BATCH
             note_alike(self.alike, name, leaves, made, args, count)
 
-    def _note_inside(self, outs: list[torch.Tensor]) -> None:
-        """Within a model: rows that are mixed, and trained on."""
+    def _note_inside(self, outs: list[torch.Tensor], leaves: list[torch.Tensor]) -> None:
+        """Within a model: rows that are mixed, and trained on. No list of as many as experts."""
         assert self._rows is not None
-        for x in outs:
+        mixed = all(isinstance(self._origin(x), MixedRows) for x in leaves)
+        for x in outs if not mixed else [each for each in outs if each.dim() > 1]:
             origin = self._origin(x) if x.requires_grad else None
-            if isinstance(origin, MixedRows) and self._rows.count in x.shape[:2]:
+            if isinstance(origin, MixedRows) and origin.is_in(x, self._rows.count):
                 self._inputs.append(origin)
 
     def _is_inside(self) -> bool:
@@ -337,9 +346,9 @@ class Lineage(LowestMode):
             if isinstance(of, JoinedRows) or not of.place.dim or isinstance(each, OfRows):
                 self._put(x, each)
             if isinstance(each, ChosenRows) and each.cut and (node := node_of(x)) is not None:
-                private.note(node, CUT, name)
+                private.note(node, CUT, each.cut)
                 if self._is_inside():
-                    self._cuts.tell(name)
+                    self._cuts.tell(each.cut)
         return parts is not None
 
     def _meet(
@@ -362,18 +371,9 @@ class Lineage(LowestMode):
             meets = bool(constant) or len(mixed) < len(origins)
             self._mix([*constant, *mixed][0], outs, meets=meets)
         elif chosen and (chosen[0].cut or not fills_rows(name, leaves, origins)):
-            self._follow_chosen(name, outs, chosen[0])
+            for x in outs:
+                self._put(x, chosen_in(name, x, chosen[0], self._rows))
         return bool(mixed or chosen)
-
-    def _follow_chosen(self, name: str, outs: list[torch.Tensor], of: ChosenRows) -> None:
-        """By sizes alone: there is no half of them to try. They may come back to their places."""
-        for x in outs:
-            if self._rows is not None and x.shape[:1] == (self._rows.count,) != (of.count,):
-                self._put(x, OfRows(self._rows.count, Place(0)))
-                continue
-            kept = x.dim() and x.shape[0] and x.shape[0] % of.count == 0
-            here = replace(of, count=x.shape[0]) if kept else MixedRows(name, x.detach())
-            self._put(x, here)
 
     def _mix(self, mixed: MixedRows, outs: list[torch.Tensor], *, meets: bool) -> None:
         for x in outs:

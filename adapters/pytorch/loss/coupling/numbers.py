@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import isfinite
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     Origin,
     leaves_of,
 )
+from dream.adapters.pytorch.loss.private import mapped
 
 _ADDS = {"add", "radd", "iadd", "sub", "rsub", "isub", "maximum", "minimum"}
 _WORKS = _ADDS | {"div", "truediv", "rtruediv", "itruediv", "divide", "true_divide", "mul", "rmul",
@@ -41,9 +42,14 @@ class NumbersMet:
             self._read.add(made)
 
     def new(
-        self, name: str, tree: Any, leaves: Sequence[Any], origins: dict[int, Origin]
+        self, name: str, tree: Any, leaves: Sequence[Any], origin: Callable[[Any], Origin | None]
     ) -> Iterator[MixedRows]:
-        """Yield those that a function is given for the first time."""
+        """Yield those that a function is given for the first time; and all rows, where each meets
+        them in a function that is mapped over them."""
+        origins = {id(x): each for x in leaves if (each := origin(x)) is not None}
+        rows = [x for x in leaves if isinstance(origins.get(id(x)), OfRows)]
+        if any(isinstance(origin(mapped(x)), OfRows) for x in leaves if id(x) not in origins):
+            yield from (MixedRows("vmap", x.detach()) for x in rows if mapped(x) is None)
         for key, number, of in _met(name, tree, leaves, origins, self._read):
             if key not in self._known:
                 self._known[key] = of  # another would have its id, on some ranks, once it is gone

@@ -28,10 +28,17 @@ _ADAPTER = str(Path(__file__).parents[2])
 @final
 @dataclass(frozen=True, slots=True)
 class MixedRows:
-    """Made of all rows. name: of the function that did. source: what it gave."""
+    """Made of all rows. name: of the function that did. source: what it gave. gone: whether that
+    has no row for each any more, whatever its sizes."""
 
     name: str
     source: torch.Tensor
+    gone: bool = False
+
+    def is_in(self, x: torch.Tensor, rows: int) -> bool:
+        """Whether rows that were mixed are in a tensor, as far as sizes tell."""
+        itself = x.shape == self.source.shape and x.data_ptr() == self.source.data_ptr()
+        return rows in x.shape[:2] and not (self.gone and itself)
 
 
 @final
@@ -132,6 +139,19 @@ def tensors_of(made: Any) -> list[torch.Tensor]:
 def in_batch(batch: object) -> list[torch.Tensor]:
     """Return a batch's tensors. Not what is trained."""
     return [x for x in tensors_within(batch) if not x.requires_grad]
+
+
+def samples_in(batch: object, count: int) -> set[int]:
+    """Return the ids of tensors that are a sample each: in lists of as many as there are samples,
+    which are of several lengths."""
+    found: set[int] = set()
+    if not isinstance(batch, (dict, list, tuple)):
+        return found
+    for each in batch.values() if isinstance(batch, dict) else batch:
+        listed = isinstance(each, (list, tuple)) and len(each) == count
+        if listed and all(isinstance(x, torch.Tensor) and x.dim() for x in each):
+            found |= {*map(id, each)} if len({*map(len, each)}) > 1 else set()
+    return found
 
 
 def tensors_within(made: object) -> list[torch.Tensor]:

@@ -10,8 +10,10 @@ from typing import Any, final
 import torch
 
 from dream._log import Once
-from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, OfRows, Origin
+from dream.adapters.pytorch.loss.coupling.halves import NEIGHBOURS
+from dream.adapters.pytorch.loss.coupling.origins import ChosenRows, MixedRows, OfRows, Origin
 from dream.adapters.pytorch.loss.samples.row_dims import takes_one
+from dream.adapters.pytorch.randomness import own_places
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 from dream.adapters.pytorch.randomness.sites import states, worked_out_of_a_length
 
@@ -23,7 +25,8 @@ device."""
 _BY_PARTS = {"chunk", "tensor_split", "vsplit"}
 _CUT = (
     "the loop takes some of its batch's rows by their number (%s), and a rank takes them of its "
-    "own share. Where that number is a fixed one, or a share does not divide as the batch does, "
+    "own share. Where that number is a fixed one, or drawn or worked out of how many rows there "
+    "are, or a share does not divide as the batch does, "
     "they are other rows than on one device, and another model is trained. Have loaders give the "
     "parts, or choose rows by what is in the batch, as by a column of their own"
 )
@@ -69,8 +72,12 @@ def parts_of_rows(
     name: str, args: Any, x: torch.Tensor, of: OfRows, outs: Sequence[torch.Tensor], rows: Rows
 ) -> list[Origin] | None:
     """What was taken of a tensor's rows by their number: all of some of several kinds, as of two
-    views, or parts. None where none were. rows: the share's."""
+    views, or parts. None where none were; nothing of what are samples each. rows: the share's."""
     dim = of.place.dim
+    if name == "__getitem__" and not dim and len(x) == of.n and (own := _own_places(args[1])):
+        return [ChosenRows(len(out), cut=own) for out in outs]
+    if _one_each(name, args, of.n):
+        return []
     by = _slice_along(args, dim) if name == "__getitem__" else slice(None)
     if by is None:
         return None
@@ -92,6 +99,27 @@ def parts_of_rows(
     even &= all(size * parts == x.shape[dim] for size in sizes)
     same = even and (name in _BY_PARTS or worked_out_of_a_length())
     return [ChosenRows(size, cut="" if same else name) for size in sizes]
+
+
+def _one_each(name: str, args: Any, count: int) -> bool:
+    """Whether a split is by a list of sizes, as many as there are samples: the lengths of these."""
+    sizes = args[1] if name.startswith("split") and len(args) > 1 else None
+    return isinstance(sizes, (list, tuple)) and len(sizes) == count and not worked_out_of_a_length()
+
+
+def chosen_in(name: str, x: torch.Tensor, of: ChosenRows, rows: Rows | None) -> Origin:
+    """What was made of chosen rows, by sizes alone: there is no half of them to try. They may come
+    back to their places."""
+    back = rows is not None and x.shape[:1] == (rows.count,) != (of.count,)
+    if back and name not in NEIGHBOURS:
+        return OfRows(x.shape[0], Place(0))
+    kept = x.dim() and x.shape[0] and x.shape[0] % of.count == 0 and not back
+    return replace(of, count=x.shape[0]) if kept else MixedRows(name, x.detach())
+
+
+def _own_places(index: Any) -> str:
+    """What has made the numbers of rows that `x[...]` picks, where they are of a share's."""
+    return own_places.made_by(index[0] if isinstance(index, tuple) and index else index)
 
 
 def _slice_along(args: Any, dim: int) -> slice | None:

@@ -42,9 +42,11 @@ def note_number(made: Any) -> None:
 
 @final
 class UnconnectedTerms:
-    """What the ranks have found of such terms: whether they count once."""
+    """What the ranks have found of such terms: whether they count once. fixed: numbers that means
+    were multiplied by, whatever the share's size."""
 
     def __init__(self) -> None:
+        self.fixed: set[float] = set()
         self._once: dict[Form, bool] = {}
         self._numbers: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         self._count = 0

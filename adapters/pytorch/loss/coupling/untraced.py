@@ -17,7 +17,7 @@ from dream._log import Once
 from dream.adapters.pytorch import devices
 from dream.adapters.pytorch.data.digests import contents_of, is_rounded, rough_contents_of
 from dream.adapters.pytorch.data.replicated_rows import CallPlace, ReplicatedRows
-from dream.adapters.pytorch.loss.calls import TrainingCall
+from dream.adapters.pytorch.loss.calls import BACKWARD, TrainingCall
 from dream.adapters.pytorch.loss.coupling.lineage import Lineage
 from dream.adapters.pytorch.loss.coupling.origins import leaves_of
 from dream.adapters.pytorch.private import is_batched, to_local
@@ -90,7 +90,7 @@ class UntracedCalls:
     ranks and not on others."""
 
     def __init__(self, among: Communicator, lineage: Lineage) -> None:
-        self._among, self._lineage = among.unchecked(), lineage
+        self._checked, self._among, self._lineage = among, among.unchecked(), lineage
         self.strange: set[object] = set()
         self.off = False
         self._late: set[object] = set()
@@ -164,6 +164,7 @@ class UntracedCalls:
         told += [float(each.fits) for each in found] + [1.0] * (_SLOTS - len(found))
         told += [float(each.rows) for each in found] + [0.0] * (_SLOTS - len(found))
         sent = torch.tensor([*told, *(-x for x in told)], dtype=torch.float64)
+        self._checked.meet(BACKWARD)
         most: list[float] = self._among.all_reduce(sent, "max").tolist()
         least = [-x for x in most[len(told) :]]
         for at, (call, each) in enumerate(zip(calls, found, strict=True), 1):

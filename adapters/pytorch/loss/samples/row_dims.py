@@ -91,6 +91,25 @@ def is_beside_rows(node: Any) -> bool:
     return bool(sizes) and all(is_rows(after[0], dim) is False for dim in dims)
 
 
+def is_within_samples(node: Any, count: int) -> bool:
+    """Whether what a node works along lies in one of as many parts as there are samples, that a
+    split by a list of sizes has cut: of tokens that are laid end to end, one's own."""
+    after = graph.operands(node)
+    along = graph.removed_by(node, node.name(), shape_of(after[0])) if after else None
+    if not along or len(along) != 1:
+        return False
+    below: tuple[Any, int] | None = after[0], along[0]
+    for _ in range(_FEW):
+        if below is None or call_at(below[0]) is not None:
+            return False
+        node, dim = below
+        if node.name() == "SplitWithSizesBackward0":
+            parts, of = saved(node, "split_sizes"), graph.signed(saved(node, "dim"))
+            return len(parts) == count and dim == of % len(shape_of(graph.operands(node)[0]))
+        below = _below(node, node.name(), dim)
+    return False
+
+
 def rows_of(node: Any, count: int) -> frozenset[int] | None:
     """The rows of a batch that a node's number is computed from, each taken by itself; None where
     some of it is of all of them. count: rows that there are."""

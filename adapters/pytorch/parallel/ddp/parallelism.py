@@ -222,7 +222,7 @@ class Averaging(Synchronous):
             if self.registry.synchronises:
                 hooks.wrap("batch_norm", NormsBeside(self.registry).wrap)
             self._backward.script_hooks.subscribe(hooks)
-            self.shares.follow_by(self._backward.lineage)
+            self.shares.follow_by(self._backward.reader)
             if self.world.world_size > 1:
                 hooks.wrap("grad", RowGradients(self._backward, self.world).wrap)
                 hooks.wrap("grad", Differentiated(self._backward, self.world).wrap)

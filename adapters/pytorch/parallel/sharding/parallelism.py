@@ -152,7 +152,7 @@ class Sharding(Parallelism):
         if self.registry.synchronises:
             hooks.wrap("batch_norm", NormsBeside(self.registry).wrap)
         self.backward.script_hooks.subscribe(hooks)
-        self.shares.follow_by(self.backward.lineage)
+        self.shares.follow_by(self.backward.reader)
         hooks.wrap("compile", wrap_compile)
         hooks.wrap("clip_norm", clipping_norm)
         hooks.wrap("clip_value", clipping_value)

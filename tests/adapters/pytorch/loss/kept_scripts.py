@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import loss_scripts
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -403,12 +404,163 @@ def views_that_lie_by_turns() -> Trained:
     return loop(mlp(), loss)
 
 
+def beside(pick: Callable[[torch.Tensor], torch.Tensor]) -> Trained:
+    """Each row is held against another one. pick: the numbers of these."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        z = m(b[0])
+        near = (z - z[pick(b[0])]).square().sum(1).neg().exp()
+        return F.cross_entropy(z, b[1]) + near.mean()
+
+    return loop(mlp(), loss)
+
+
+def the_next_by_number() -> Trained:
+    return beside(lambda x: (torch.arange(len(x)) + 1) % len(x))
+
+
+def another_by_a_draw() -> Trained:
+    return beside(lambda x: torch.randint(0, len(x), (len(x),)))
+
+
+def weighed_by(weigh: Callable[[torch.Tensor, Any], torch.Tensor]) -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        each = F.cross_entropy(m(b[0]), b[1], reduction="none")
+        return (weigh(each.detach(), b) * each).mean()
+
+    return loop(mlp(), loss)
+
+
+def means_of_three_beside_one_another() -> Trained:
+    return weighed_by(lambda each, _: F.pad(each, (2, 0)).unfold(0, 3, 1).mean(1))
+
+
+def differences_along_the_batch() -> Trained:
+    return weighed_by(lambda each, _: 1.0 + F.pad(torch.diff(each), (1, 0)))
+
+
+def commonest_class() -> Trained:
+    def weigh(_: torch.Tensor, b: Any) -> torch.Tensor:
+        some = b[1] % 2
+        return torch.where(some == torch.mode(some).values, 0.5, 1.0)
+
+    return weighed_by(weigh)
+
+
+def distances_mapped_over_rows() -> Trained:
+    def weigh(_: torch.Tensor, b: Any) -> torch.Tensor:
+        return torch.func.vmap(lambda row: (b[0] - row).norm(dim=1).mean())(b[0])
+
+    return weighed_by(weigh)
+
+
+def queue_that_is_drawn_from() -> Trained:
+    queue = torch.ones(40, WIDTH)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        nonlocal queue
+        x = b[0]
+        old = queue[torch.randint(0, 40, (len(x),))]
+        queue = torch.cat([queue, x + 0.1 * m(x).detach()[:, :1]])[-40:]
+        return F.cross_entropy(m(x), b[1]) + m(old).square().mean()
+
+    return loop(mlp(), loss)
+
+
+def places_and_models_that_are_mapped() -> Trained:
+    """Numbers of places in each row, and of labels; and a function that is mapped over weights."""
+    heads = torch.linspace(-1.0, 1.0, 3 * WIDTH).view(3, WIDTH)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        x, n = b[0], len(b[0])
+        flat = torch.stack([x, x.flip(1)], 1).flatten(0, 1)
+        last = flat[torch.arange(n) * 2 + (b[1] % 2)]
+        chosen = m(last).log_softmax(1)[torch.arange(n), b[1]]
+        several = torch.func.vmap(lambda head: (x * head).sum(1).sigmoid())(heads).mean(0)
+        each = torch.func.vmap(lambda row: row.square().mean())(x)
+        return -(chosen * several * each).mean()
+
+    return loop(mlp(), loss)
+
+
+def laid_end_to_end(items: Any) -> list[torch.Tensor]:
+    rows = [F.pad(x[None], (0, 0, 0, 1 + int(y))) for x, y, *_ in items]
+    lengths = torch.tensor([len(each) for each in rows])
+    return [torch.cat(rows), torch.stack([each[1] for each in items]), lengths]
+
+
+def means_of_what_lies_end_to_end() -> Trained:
+    """Each sample's own, which a list of lengths takes apart."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        out = torch.stack([each.mean(0) for each in m(b[0]).split(b[2].tolist())])
+        return F.cross_entropy(out, b[1])
+
+    batches = DataLoader(classes(samples=23).dataset, batch_size=14, collate_fn=laid_end_to_end)
+    return loss_scripts.loop(mlp(), loss, batches, epochs=2)
+
+
+def samples_in_a_list() -> Trained:
+    """Of several lengths: some have as many steps as there are samples."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        last = torch.stack([each.cumsum(0).tanh().mean(0) for each in b[0]])
+        return F.cross_entropy(m(last), b[1])
+
+    def listed(items: Any) -> list[Any]:
+        rows, classes, lengths = laid_end_to_end(items)
+        return [[*rows.split(lengths.tolist())], classes]
+
+    batches = DataLoader(classes(samples=23).dataset, batch_size=6, collate_fn=listed)
+    return loss_scripts.loop(mlp(), loss, batches, epochs=2)
+
+
+class Centres(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+        self.centres = nn.Parameter(torch.linspace(-1.0, 1.0, 3 * CLASSES).view(3, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def distances_to_learned_centres() -> Trained:
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        near = 1.0 / (1.0 + torch.cdist(m(b[0]), m.centres).square())
+        wanted = F.one_hot(b[1] % 3, 3).float()
+        return F.kl_div((near / near.sum(1, keepdim=True)).log(), wanted, reduction="batchmean")
+
+    return loop(Centres(), loss)
+
+
+def twice_a_similarity() -> Trained:
+    """A rank has two rows of the last batch, and had more before."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return (2 - 2 * F.cosine_similarity(m(b[0]), m(b[0].flip(1)))).mean()
+
+    return loop(mlp(), loss, batch=10)
+
+
+def loads_that_nobody_uses() -> Trained:
+    """As many experts as a share has rows."""
+
+    def mix(h: torch.Tensor) -> torch.Tensor:
+        chosen = F.one_hot(h.argmax(1), h.shape[1]).float()
+        model.load = h.shape[1] * (chosen.mean(0) * h.softmax(1).mean(0)).sum()
+        return h
+
+    model = Mixing(mix)
+    return loop(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]), batch=12)
+
+
 CUT = {
     each.__name__: each
     for each in (
         halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within,
         more_than_a_share, as_many_as_a_share, written_by_number, one_written_by_number,
-        one_added_to_by_number, doubled_where_they_lie,
+        one_added_to_by_number, doubled_where_they_lie, the_next_by_number, another_by_a_draw,
     )
 }  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
@@ -423,6 +575,11 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "codebook_that_begins_late": (partial(codebook_that_follows_rows, 30), "rows, by "),
     "probability_that_follows": (probability_that_follows_the_outputs, "rows, by lt"),
     "risk_by_counts": (risk_by_counts_that_were_read, "rows, by a number in div"),
+    "means_of_three": (means_of_three_beside_one_another, "rows, by unfold"),
+    "differences_along_the_batch": (differences_along_the_batch, "rows, by diff"),
+    "commonest_class": (commonest_class, "rows, by mode"),
+    "distances_mapped_over_rows": (distances_mapped_over_rows, "rows, by vmap"),
+    "queue_that_is_drawn_from": (queue_that_is_drawn_from, "of what earlier batches have left"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
 WRITTEN = {"table_of_each_sample": table_of_each_sample, "bias_by_a_batch": bias_by_a_batch}
@@ -440,5 +597,11 @@ APART = {
         padding_left_out_by_its_places,
         rows_written_where_they_are,
         views_that_lie_by_turns,
+        places_and_models_that_are_mapped,
+        means_of_what_lies_end_to_end,
+        samples_in_a_list,
+        distances_to_learned_centres,
+        twice_a_similarity,
+        loads_that_nobody_uses,
     )
 }
