@@ -13,18 +13,17 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, final
-from weakref import ref
 
 import torch
 
 from dream.adapters.pytorch import private
 from dream.adapters.pytorch.data.replicated_rows import ReplicatedRows
-from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
+from dream.adapters.pytorch.loss.calls import TrainingCall
 from dream.adapters.pytorch.loss.coupling.alike_rows import note_alike
 from dream.adapters.pytorch.loss.coupling.halves import sorted_out, tells_nothing, try_halves
 from dream.adapters.pytorch.loss.coupling.joined_batches import Written, batches_of, laid_by
 from dream.adapters.pytorch.loss.coupling.kept_rows import KeptRows
-from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
+from dream.adapters.pytorch.loss.coupling.known_origins import FEWEST, KnownOrigins
 from dream.adapters.pytorch.loss.coupling.numbers import NumbersMet
 from dream.adapters.pytorch.loss.coupling.origins import (
     ADDS_UP,
@@ -51,6 +50,11 @@ from dream.adapters.pytorch.loss.coupling.origins import (
     takes_rows,
     tensors_of,
 )
+from dream.adapters.pytorch.loss.coupling.row_orders import (
+    in_order_of,
+    met_others,
+    put_in_order,
+)
 from dream.adapters.pytorch.loss.coupling.row_slices import (
     CUT,
     CUTS,
@@ -66,8 +70,6 @@ from dream.data.partition import Share
 
 _MET = "dream.met"
 """A key of a graph node's metadata: what its rows met."""
-_FEWEST = 2
-"""Rows that a share must have."""
 _MOST = 20_000
 """Calls that are followed between two backward passes: a loop may never come to one."""
 _NO_BATCH = -1
@@ -80,7 +82,7 @@ _COUNTS = {"sum", "mean", "count_nonzero", "nansum", "nanmean"}
 
 
 @final
-class Lineage(LowestMode):
+class Lineage(KnownOrigins):
     """Follows the batches of one loop. wanted: whether anybody looks at what is found. alike: is
     told of what is made of rows that are no batch's. sees_all: nothing of the batch left torch."""
 
@@ -89,9 +91,7 @@ class Lineage(LowestMode):
         self._wanted = wanted
         self.alike: ReplicatedRows | None = None
         self._follows = self._awake = self.outside = self._passing = False
-        self._origins: dict[int, tuple[ref[torch.Tensor], Origin]] = {}
         self._inputs: list[MixedRows] = []
-        self._turned: list[TrainingCall] = []
         self._inside: TrainingCall | None = None
         self._calls = self._passes = 0
         self._looked = self.sees_all = False
@@ -115,7 +115,7 @@ class Lineage(LowestMode):
         self.kept.begin(tensors := in_batch(batch), share.count)
         each = samples_in(batch, share.count)
         for x in tensors:
-            place = place_of(x, rows) if share.count >= _FEWEST and id(x) not in each else None
+            place = place_of(x, rows) if share.count >= FEWEST and id(x) not in each else None
             if place is not None:
                 self._put(x, OfRows(share.count, place))
         self._follows = self._passing = True
@@ -148,8 +148,8 @@ class Lineage(LowestMode):
             for each in origins:
                 self._cuts.tell(getattr(each, "cut", ""))
             first = next((each for each in origins if isinstance(each, OfRows)), None)
-            if first is not None and first.place.dim == 1:
-                self._turned.append(call)
+            if first is not None:
+                self.note_call(call, first)
 
     def end(self) -> None:
         """Forget what there is."""
@@ -158,9 +158,8 @@ class Lineage(LowestMode):
         self.kept.end()
         self._numbers.forget()
         self._written.forget()
-        self._origins.clear()
+        self.forget()
         self._inputs.clear()
-        self._turned.clear()
 
     def rest(self) -> None:
         """Be out of the way."""
@@ -180,15 +179,6 @@ class Lineage(LowestMode):
     def is_of_batch(self, x: torch.Tensor) -> bool:
         """Whether a batch's rows are seen to have come into it."""
         return self._origin(x) is not None or self.kept.knows(x)
-
-    def is_rows(self, x: torch.Tensor) -> bool:
-        """Whether this is, be it seen anew, what was made of a batch row by row."""
-        held = ((each(), origin) for each, origin in self._origins.values())
-        return any(
-            isinstance(origin, OfRows) and a is not None and a.shape == x.shape
-            and a.data_ptr() == x.data_ptr()
-            for a, origin in held
-        )  # fmt: skip
 
     def met(
         self, nodes: Iterable[Any], read: Collection[Any], *, singly: bool = False
@@ -316,6 +306,9 @@ class Lineage(LowestMode):
                 return made
             batch = (each for each in origins.values() if isinstance(each, OfRows))
             rows = next(batch, OfRows(self._rows.count, Place(0)))
+            if (ordered := put_in_order(name, args, origins, outs[0])) is not None:
+                self._put(outs[0], ordered)
+                return made
             if takes_one_row(name, args, of := origins.get(id(leaves[0]))):
                 if getattr(of, "sorted", False):
                     self._put(outs[0], MixedRows("sort", outs[0].detach()))
@@ -328,7 +321,7 @@ class Lineage(LowestMode):
                 found = sorted_out(name, tried, outs, origins, rows)
                 for x, origin in zip(outs, found, strict=True):
                     if origin is not None:
-                        self._put(x, origin)
+                        self._put(x, in_order_of(origin, origins) or origin)
         return made
 
     def _cut(
@@ -365,6 +358,8 @@ class Lineage(LowestMode):
                     self._put(x, origins[id(order[0])] if whole else MixedRows("argsort", x))
                 return True
             mixed.append(MixedRows("argsort", order[0]))
+        if others := met_others(name, leaves, origins):
+            mixed.append(others)
         if mixed:
             constant = [o for x in leaves if not x.requires_grad
                         if isinstance(o := origins.get(id(x)), MixedRows)]  # fmt: skip
@@ -380,21 +375,3 @@ class Lineage(LowestMode):
             self._put(x, mixed)
             if meets and (node := node_of(x)) is not None:
                 private.note(node, _MET, mixed)
-
-    def _put(self, x: torch.Tensor, origin: Origin) -> None:
-        key = id(x)
-        self._origins[key] = ref(x, lambda _: self._origins.pop(key, None)), origin
-
-    def _origin(self, x: object) -> Origin | None:
-        found = self._origins.get(id(x))
-        if found is not None and found[0]() is x:
-            return found[1]
-        if not isinstance(x, torch.Tensor) or (node := node_of(x)) is None:
-            return None
-        call = call_at(node)
-        if call is None or call.share is None or call.share.count < _FEWEST:
-            return None
-        n = call.share.count
-        turned = any(call is each for each in self._turned) and x.shape[1:2] == (n,)
-        place = Place(1) if turned else place_of(x, Rows.of(call.share))
-        return None if place is None else OfRows(n, place)

@@ -45,12 +45,14 @@ class MixedRows:
 @dataclass(frozen=True, slots=True)
 class OfRows:
     """Made row by row. n: rows of the share. order: numbers that put rows in another order. sorted:
-    put in the order of what is in them, so that each goes by all."""
+    put in the order of what is in them, so that each goes by all. by: numbers of the rows, where
+    the script has put them in an order of its own."""
 
     n: int
     place: Place
     order: bool = False
     sorted: bool = False
+    by: tuple[int, ...] | None = None
 
     def half(self, x: torch.Tensor, *, last: bool = False) -> torch.Tensor:
         rows, h = self.place, self.n // 2

@@ -555,12 +555,50 @@ def loads_that_nobody_uses() -> Trained:
     return loop(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]), batch=12)
 
 
+def mixed_by_an_order(draw: Callable[[int], Any]) -> Trained:
+    """Inputs and labels of each sample with another's. draw: gives an order of so many."""
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        order = draw(len(b[0]))
+        z = m(0.7 * b[0] + 0.3 * b[0][order])
+        return 0.7 * F.cross_entropy(z, b[1]) + 0.3 * F.cross_entropy(z, b[1][order])
+
+    return loop(mlp(), loss)
+
+
+def labels_in_another_order() -> Trained:
+    draw = np.random.default_rng(3)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        return F.cross_entropy(
+            m(b[0]), b[1].index_select(0, torch.from_numpy(draw.permutation(len(b[1]))))
+        )
+
+    return loop(mlp(), loss)
+
+
+def all_in_one_order() -> Trained:
+    """Of NumPy's, and of a list; and brought back by the order's inverse."""
+    draw = np.random.default_rng(3)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        order = draw.permutation(len(b[0]))
+        again = [*reversed(range(len(order)))]
+        x, y = b[0][order][again], b[1][order][again]
+        z = m(x)
+        back = z[again][np.argsort(order)]
+        own = F.cross_entropy(back, b[1], reduction="none")
+        return F.cross_entropy(z.relu() + z, y) + (own * b[0].square().mean(1)).mean()
+
+    return loop(mlp(), loss)
+
+
 CUT = {
     each.__name__: each
     for each in (
         halves, halves_by_chunk, first_two, every_other, halves_of_outputs, first_two_within,
         more_than_a_share, as_many_as_a_share, written_by_number, one_written_by_number,
-        one_added_to_by_number, doubled_where_they_lie, the_next_by_number, another_by_a_draw,
+        one_added_to_by_number, doubled_where_they_lie, another_by_a_draw,
     )
 }  # fmt: skip
 MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
@@ -579,6 +617,19 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
     "differences_along_the_batch": (differences_along_the_batch, "rows, by diff"),
     "commonest_class": (commonest_class, "rows, by mode"),
     "distances_mapped_over_rows": (distances_mapped_over_rows, "rows, by vmap"),
+    "the_next_by_number": (the_next_by_number, "rows, by rows in an order of the script's"),
+    "mixed_by_numpys_order": (
+        lambda: mixed_by_an_order(np.random.default_rng(3).permutation),
+        "rows, by rows in an order of the script's",
+    ),
+    "mixed_by_drawn_numbers": (
+        lambda: mixed_by_an_order(lambda n: torch.rand(n).argsort()),
+        "rows, by rows in an order of the script's",
+    ),
+    "labels_in_another_order": (
+        labels_in_another_order,
+        "rows, by rows in an order of the script's",
+    ),
     "queue_that_is_drawn_from": (queue_that_is_drawn_from, "of what earlier batches have left"),
     "a_teacher_of_two_views": (a_teacher_of_two_views, "rows, by batch_norm"),
 }
@@ -603,5 +654,6 @@ APART = {
         distances_to_learned_centres,
         twice_a_similarity,
         loads_that_nobody_uses,
+        all_in_one_order,
     )
 }
