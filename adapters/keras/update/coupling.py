@@ -40,8 +40,7 @@ def check(model: Any, engine: Engine, inputs: Any) -> bool:
     """Say of a model whose call is not made of Keras's layers alone if it couples samples; whether
     it does. Layers of Keras's that augment are tried for what they draw. inputs: or
     KerasTensors."""
-    tries_it = private.has_own_parts(model) or _augments(model)
-    if not (private.has_call(model) and tries_it):
+    if not (private.has_call(model) and (private.has_own_parts(model) or _may_couple(model))):
         return False
     made_up = trial.widened((kinds.made_up(inputs, classes=2),))
     tries = (made_up, _large), (kinds.uneven(made_up), kinds.uneven)
@@ -52,11 +51,23 @@ def check(model: Any, engine: Engine, inputs: Any) -> bool:
     return bool(what)
 
 
-def _augments(model: Any) -> bool:
+def _may_couple(model: Any) -> bool:
     """Whether layers of Keras's may draw numbers for all samples, so many of them, as RandAugment
-    does for its operations."""
-    layers = private.layers_of(model)
-    return any(type(layer).__module__.startswith(_AUGMENTING) for layer in layers)
+    does for its operations; or go along the samples, as a normalisation by axis 0 does."""
+    return any(
+        type(layer).__module__.startswith(_AUGMENTING) or 0 in _axes_of(layer)
+        for layer in private.layers_of(model)
+    )
+
+
+def _axes_of(layer: Any) -> list[int]:
+    """Return the axes that a layer goes along, counted from the first where inputs are known."""
+    axes = [each for each in tree.flatten(getattr(layer, "axis", None)) if type(each) is int]
+    try:
+        dims = len(layer.input.shape)
+    except (AttributeError, ValueError, TypeError):
+        return axes  # of several inputs, or none yet
+    return [each + dims if each < 0 else each for each in axes]
 
 
 def answers(model: Any, engine: Engine, inputs: Any) -> str:

@@ -344,6 +344,7 @@ def _acts(devices: int) -> dict[str, Callable[[], str]]:
         kind = "mixed" if mixes else "drawn"
         acts[f"{kind} in a call"] = lambda m=mixes: _said_of(plain(Draws(mixes=m)))
         acts[f"{kind} in a loss"] = lambda m=mixes: _said_of(_drawing_in_loss(m))
+    acts["along the samples"] = lambda: _said_of(plain(layers.UnitNormalization(axis=-2)))
     acts["capped"] = lambda: _said_of(plain(Capped()))
     for name, backward in {"clipped": _clipped, "turned": lambda g: -0.5 * g}.items():
         acts[name] = lambda b=backward: _said_of(_changing_gradients(b))

@@ -18,6 +18,7 @@ SAID = {
     "mixed in a loss": "draws random numbers by which samples hang on others",
     "by a metric": "no mean of its parts'",
     "joined": "of a number that the script has written down",
+    "along the samples": "another output in a part of its batch",
     "capped": "another output in a part of its batch",
     "clipped": "another gradient in a part of its batch",
     "clipped in bfloat16": "another gradient in a part of its batch",
