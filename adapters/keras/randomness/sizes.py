@@ -36,9 +36,9 @@ class DrawnSizes:
         self._tried[rows], self._drawn[rows] = [], []
 
     def note_draw(self, rows: int, dims: Sequence[Any]) -> None:
-        """It draws a tensor."""
+        """It draws a tensor. dims: numbers, or tensors of what is tried eagerly."""
         self.note(rows, dims)
-        self._drawn[rows].append(tuple(dims))
+        self._drawn[rows].append(tuple(int(size) for size in dims))
 
     def note(self, rows: int, dims: Sequence[Any]) -> None:
         """It draws a tensor, or normalises one."""
@@ -112,7 +112,7 @@ class StepDraws:
         """Whether the draw that was counted last has a size that the script has written; None where
         its place does not tell. In a step that draws otherwise from some place on, as by a choice
         of layers, those of a shape that all came by before have been."""
-        if not self._ordered:
+        if not (self._ordered and all(isinstance(size, int) for size in dims)):
             return None
         told, shape = self.sizes.written_at(self._place, dims), tuple(dims)
         self._written[shape] += bool(told)

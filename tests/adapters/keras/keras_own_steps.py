@@ -119,6 +119,15 @@ def _mixed(x: Any, seed: Any = None) -> Any:
     return 0.5 * x + 0.5 * ops.take(x, order, axis=0)
 
 
+def _count(x: Any) -> Any:
+    """The rows of a tensor, as scripts of TensorFlow's have them: a tensor, in a trial too."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.shape(x)[0]
+    return ops.shape(x)[0]
+
+
 class DrawsInLoss(keras.Model):  # type: ignore[misc]
     """Has a loss of noisy inputs beside its own: of their outputs, or of those of mixed inputs."""
 
@@ -128,7 +137,7 @@ class DrawsInLoss(keras.Model):  # type: ignore[misc]
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
         training: bool = True,
     ) -> Any:  # fmt: skip
-        seen = _mixed(x) if self.mixes else x + keras.random.normal(ops.shape(x))
+        seen = _mixed(x) if self.mixes else x + keras.random.normal((_count(x), WIDTH))
         return ops.mean(ops.square(y - y_pred)) + ops.mean(self(seen, training=training) ** 2)
 
 
