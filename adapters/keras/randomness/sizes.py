@@ -49,9 +49,10 @@ class DrawnSizes:
         """Whether a step that was tried drew, or normalised, anything."""
         return any(self._tried.values())
 
-    def settle(self) -> bool:
+    def settle(self, *, training: bool) -> bool:
         """Find out what is alike, in training or out of it; whether some tensor's rows are neither
-        that nor the batch's."""
+        that nor the batch's. training: whether steps of training were tried last, whose order of
+        draws is kept."""
         tried = [set(shapes) for shapes in self._tried.values()]
         self._written |= set.intersection(*tried) if len(tried) > 1 else set()
         self._rows |= frozenset(
@@ -61,7 +62,7 @@ class DrawnSizes:
             if shape and shape not in self._written
         )
         draws = list(self._drawn.values())
-        if len(draws) > 1 and len({len(shapes) for shapes in draws}) == 1:
+        if training and len(draws) > 1 and len({len(shapes) for shapes in draws}) == 1:
             self._in_order = [
                 (shapes[0], len({shape[0] for shape in shapes}) == 1)
                 for shapes in zip(*draws, strict=True)
@@ -85,8 +86,9 @@ class DrawnSizes:
         None where it was not tried so."""
         if place >= len(self._in_order):
             return None
-        shape, written = self._in_order[place]
-        return written if shape[1:] == tuple(dims[1:]) else None
+        (length, *inner), written = self._in_order[place]
+        alike = inner == list(dims[1:]) and (not written or length == dims[0])
+        return written if alike else None
 
     def may_be_rows(self, dims: Sequence[Any], count: int) -> bool:
         """Whether one of so many samples' rows may have this shape too."""

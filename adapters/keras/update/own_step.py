@@ -57,7 +57,7 @@ def _once(
     if model not in seen:
         seen.add(model)
         told = look(model, engine, batch)
-        _check_sizes(model, engine)
+        _check_sizes(model, engine, training=look is _check)
         if look is _check and not told and trial.drawn_by_trials(model).drew():
             _check_draws(model, engine, batch)
     return trial.drawn_by_trials(model)
@@ -267,9 +267,9 @@ def _adds_up_at_extremes(
     return True
 
 
-def _check_sizes(model: Any, engine: Engine) -> None:
+def _check_sizes(model: Any, engine: Engine, *, training: bool) -> None:
     """Say of a step that calls models on rows of its batch together with others."""
-    if trial.drawn_by_trials(model).settle():
+    if trial.drawn_by_trials(model).settle(training=training):
         trial.say(
             f"A step of {type(model).__name__} draws for rows of its batch, or normalises them, "
             "together with others of a number that the script has written down: on several "
