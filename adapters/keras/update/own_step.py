@@ -282,22 +282,7 @@ def _check_sizes(model: Any, engine: Engine, *, training: bool) -> None:
 def _check_draws(model: Any, engine: Engine, batch: Any) -> None:
     """Say of a step by whose draws samples hang on each other: what tells nothing where all rows
     have the same numbers."""
-    even = trial.widened(kinds.made_up(batch, classes=2))
-
-    def take(made_up: Any, *runs: slice) -> list[list[Array]]:
-        return [of_rows(model, engine, made_up, r, (), (), by_row=True).gradients for r in runs]
-
-    rows = slice(None), *trial.PARTS
-    try:
-        *found, again = take(even, *rows, slice(None))
-        if not (_is_repeated(found[0], again) and are_finite(x for each in found for x in each)):
-            return
-        if any(add_up(found, parts) for parts in (MEANS, SUMS)):
-            return
-        steady = trial.are_steady(found, take(trial.nudged(even), *rows))
-    except Exception:
-        return
-    if steady:
+    if any(_couples_by_draw(model, engine, batch, draw) for draw in range(trial.DRAWS)):
         trial.say(
             f"A step of {type(model).__name__} draws random numbers by which samples hang on "
             "others of their batch, which replicas share, as where an order is drawn (argsort of "
@@ -305,6 +290,24 @@ def _check_draws(model: Any, engine: Engine, batch: Any) -> None:
             "its parts', nor a sum, once each sample has numbers of its own. Mix samples where "
             "the data is made", engine,
         )  # fmt: skip
+
+
+def _couples_by_draw(model: Any, engine: Engine, batch: Any, draw: int) -> bool:
+    even = trial.widened(kinds.made_up(batch, classes=2))
+    rows = slice(None), *trial.PARTS
+
+    def take(made_up: Any, *runs: slice) -> list[list[Array]]:
+        return [of_rows(model, engine, made_up, r, (), (), draw=draw).gradients for r in runs]
+
+    try:
+        *found, again = take(even, *rows, slice(None))
+        if not (_is_repeated(found[0], again) and are_finite(x for each in found for x in each)):
+            return False
+        if any(add_up(found, parts) for parts in (MEANS, SUMS)):
+            return False
+        return trial.are_steady(found, take(trial.nudged(even), *rows))
+    except Exception:
+        return False  # it takes nothing that is made up
 
 
 def _is_repeated(found: Sequence[Array], again: Sequence[Array]) -> bool:

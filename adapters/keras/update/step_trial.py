@@ -70,11 +70,10 @@ def of_rows(
     metrics: Sequence[Any],
     start: float | None = None,
     step: str = "train_step",
-    *,
-    by_row: bool = False,
+    draw: int | None = None,
 ) -> Found:
     """Take the step on rows of a batch; all its changes are undone. start: values of all
-    metrics; None for those that they have. by_row: whether each row draws for itself."""
+    metrics; None for those that they have. draw: as in `trial.take`."""
 
     def run(part: Any) -> Found:
         figures = StepFigures(engine, BatchShare(1.0, 1.0), step)
@@ -100,7 +99,7 @@ def of_rows(
                 [trial.array(v.value) - old for v, old in zip(metrics, before, strict=True)],
             )
 
-    return trial.take(model, engine, made_up, rows, run, by_row=by_row)
+    return trial.take(model, engine, made_up, rows, run, draw=draw)
 
 
 def add_up(

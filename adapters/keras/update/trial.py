@@ -29,6 +29,9 @@ from dream.adapters.keras.update.script_state import kept
 T = TypeVar("T")
 CUT = 4  # where what is uneven begins, too
 PARTS = slice(CUT), slice(CUT, None)
+DRAWS = 2
+"""Times that rows with random numbers of their own are tried: by chance an order that is drawn is
+one within each part."""
 _CLOSE, _SPARE = 1e-3, 1e-6
 """How far apart two values of one batch may be, in times of their norm; and in times of the largest
 norm beside it, of what is 0 but for rounding."""
@@ -90,15 +93,15 @@ def are_steady(
 
 def take(
     model: Any, engine: Engine, batch: Any, rows: slice, run: Callable[[Any], T], *,
-    by_row: bool = False,
+    draw: int | None = None,
 ) -> T:  # fmt: skip
     """Return what comes of a model's run on rows of a made-up batch; all its changes are undone.
     In double precision, that rounding tells nothing; in single where operations of the script's own
-    take no other. by_row: whether each row has random numbers of its own, which is for models whose
-    draws are known."""
+    take no other. draw: which of `DRAWS` each row has its random numbers of, where it has its own,
+    which is for models whose draws are known."""
 
     def within(policy: keras.DTypePolicy) -> T:
-        with _rehearsed(model, engine, rows, policy, by_row=by_row):
+        with _rehearsed(model, engine, rows, policy, draw):
             return run(tree.map_structure(_computed_by(policy), kinds.cut(batch, rows)))
 
     def apart(policy: keras.DTypePolicy) -> T:
@@ -121,14 +124,14 @@ def _computed_by(policy: keras.DTypePolicy) -> Callable[[Any], Any]:
 
 @contextmanager
 def _rehearsed(
-    model: Any, engine: Engine, rows: slice, policy: keras.DTypePolicy, *, by_row: bool
+    model: Any, engine: Engine, rows: slice, policy: keras.DTypePolicy, draw: int | None
 ) -> Iterator[None]:
     count = len(range(kinds.ROWS)[rows])
     drawn = drawn_by_trials(model)
-    if by_row:
+    if draw is not None:
         note: Callable[..., None] = _note_nothing
-        first = rows.indices(kinds.ROWS)[0]
-        share = BatchShare(float(count), float(kinds.ROWS), first=first, rows=count)
+        first = draw * kinds.ROWS + rows.indices(kinds.ROWS)[0]
+        share = BatchShare(float(count), float(DRAWS * kinds.ROWS), first=first, rows=count)
         draws: ShareRows = engine.rows_of(share)
     else:
         drawn.begin(count)
@@ -140,7 +143,7 @@ def _rehearsed(
         for each in (
             assigning_trained(model, scope), _plain_variables_kept(model),
             _computing_by(policy, model), hooks.double_precision(), generators_kept(engine),
-            drawn_by(draws), sizes.known(drawn if by_row else None, ordered=True),
+            drawn_by(draws), sizes.known(None if draw is None else drawn, ordered=True),
             batch_norm.standing_still(note), losses.placed(_MeanOfRows(engine, count)),
             engine.trying(model, rows, kinds.ROWS),
         ):  # fmt: skip

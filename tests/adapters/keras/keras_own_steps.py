@@ -16,6 +16,8 @@ from dream._log import warn_once
 
 Loss = Callable[[Any, Any, Any], Any]
 SAMPLES, WIDTH = 15, 4
+MIXES = 11
+"""A seed by which orders are drawn: of 35 one is an order within each part of a trial's."""
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]  # Keras is untyped
@@ -113,7 +115,7 @@ class Draws(layers.Layer):  # type: ignore[misc]
         return noisy
 
 
-def _mixed(x: Any, seed: Any = None) -> Any:
+def _mixed(x: Any, seed: Any = MIXES) -> Any:
     """Half of each sample, and half of another one, by an order that is drawn."""
     order = ops.argsort(keras.random.uniform((ops.shape(x)[0],), seed=seed))
     return 0.5 * x + 0.5 * ops.take(x, order, axis=0)
