@@ -9,7 +9,13 @@ import torch
 
 from dream.adapters.pytorch.loss.calls import TrainingCall, call_at
 from dream.adapters.pytorch.loss.coupling.lowest_mode import LowestMode
-from dream.adapters.pytorch.loss.coupling.origins import OfRows, Origin, node_of, place_of
+from dream.adapters.pytorch.loss.coupling.origins import (
+    OfRows,
+    Origin,
+    UnknownOrder,
+    node_of,
+    place_of,
+)
 from dream.adapters.pytorch.randomness.rows import Place, Rows
 
 FEWEST = 2
@@ -28,8 +34,11 @@ class KnownOrigins(LowestMode, ABC):
         self._origins.clear()
         self._called.clear()
 
-    def note_call(self, call: TrainingCall, of: OfRows) -> None:
-        """A module was called on such rows, turned or in another order than the batch's."""
+    def note_call(self, call: TrainingCall, of: OfRows | None) -> None:
+        """A module was called on such rows, turned or in another order than the batch's; None of
+        what was not followed to it."""
+        if of is None:
+            of = OfRows(0, Place(0), by=UnknownOrder())
         if of.place.dim == 1 or of.by is not None:
             self._called.append((call, of))
 

@@ -148,8 +148,7 @@ class Lineage(KnownOrigins):
             for each in origins:
                 self._cuts.tell(getattr(each, "cut", ""))
             first = next((each for each in origins if isinstance(each, OfRows)), None)
-            if first is not None:
-                self.note_call(call, first)
+            self.note_call(call, first)
 
     def end(self) -> None:
         """Forget what there is."""

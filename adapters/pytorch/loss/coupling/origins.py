@@ -42,6 +42,19 @@ class MixedRows:
 
 
 @final
+class UnknownOrder:
+    """The order of what a call gave of rows that were not followed to it: that of the first rows
+    that they meet. known: whether they have."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self.by: tuple[int, ...] | None = None
+
+    def settle(self, by: tuple[int, ...] | None) -> None:
+        self.known, self.by = True, by
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class OfRows:
     """Made row by row. n: rows of the share. order: numbers that put rows in another order. sorted:
@@ -52,7 +65,7 @@ class OfRows:
     place: Place
     order: bool = False
     sorted: bool = False
-    by: tuple[int, ...] | None = None
+    by: tuple[int, ...] | UnknownOrder | None = None
 
     def half(self, x: torch.Tensor, *, last: bool = False) -> torch.Tensor:
         rows, h = self.place, self.n // 2

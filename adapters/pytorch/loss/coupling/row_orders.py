@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dream.adapters.pytorch.loss.coupling.origins import MixedRows, OfRows, Origin
+from dream.adapters.pytorch.loss.coupling.origins import MixedRows, OfRows, Origin, UnknownOrder
 
 _MOST = 4096
 """Rows of a share whose order is looked at."""
@@ -35,6 +35,8 @@ def put_in_order(
         order = _order_in(index, of.n) if own and out.shape[:1] == (of.n,) else None
     if order is None:
         return None
+    if isinstance(of.by, UnknownOrder):
+        return replace(of, by=UnknownOrder())
     whole = order if of.by is None else tuple(of.by[at] for at in order)
     return replace(of, by=None if _is_sorted(whole) else whole)
 
@@ -79,7 +81,14 @@ def met_others(
     if name in _JOINS:  # beside one another they have not met yet
         return None
     rows = [(x, each) for x in leaves if isinstance(each := origins.get(id(x)), OfRows)]
-    if len({each.by for _, each in rows}) < 2:
+    orders = {each.by for _, each in rows}
+    if len(orders) < 2:
         return None
-    source = next(x for x, each in rows if each.by is not None)
-    return MixedRows(_NAME, source.detach())
+    unknown = [each for each in orders if isinstance(each, UnknownOrder)]
+    found = {each for each in orders if not isinstance(each, UnknownOrder)}
+    found |= {each.by for each in unknown if each.known}
+    if len(found) > 1:
+        return MixedRows(_NAME, next(x for x, each in rows if each.by is not None).detach())
+    for order in unknown if found else ():
+        order.settle(*found)
+    return None

@@ -577,6 +577,28 @@ def labels_in_another_order() -> Trained:
     return loop(mlp(), loss)
 
 
+def looked_up(mixes: bool) -> Trained:
+    """Rows in an order of NumPy's, which are not followed to the model; or mixed with others."""
+    draw, table = np.random.default_rng(3), torch.linspace(-1.0, 1.0, 5 * WIDTH).view(5, WIDTH)
+
+    def loss(m: nn.Module, b: Any) -> torch.Tensor:
+        order = draw.permutation(len(b[0]))
+        seen = F.embedding(b[1] % 5, table) + b[0]
+        z = m(
+            torch.from_numpy(
+                (seen + 0.3 * mixes * seen[order]).numpy()[slice(None) if mixes else order]
+            )
+        )
+        own = F.cross_entropy(z, b[1] if mixes else b[1][order])
+        return own + 0.3 * F.cross_entropy(z, b[1][order])
+
+    return loop(mlp(), loss)
+
+
+def looked_up_in_one_order() -> Trained:
+    return looked_up(mixes=False)
+
+
 def all_in_one_order() -> Trained:
     """Of NumPy's, and of a list; and brought back by the order's inverse."""
     draw = np.random.default_rng(3)
@@ -626,6 +648,10 @@ MIXED: dict[str, tuple[Callable[[], Trained], str]] = {
         lambda: mixed_by_an_order(lambda n: torch.rand(n).argsort()),
         "rows, by rows in an order of the script's",
     ),
+    "looked_up_and_mixed": (
+        lambda: looked_up(mixes=True),
+        "rows, by rows in an order of the script's",
+    ),
     "labels_in_another_order": (
         labels_in_another_order,
         "rows, by rows in an order of the script's",
@@ -655,5 +681,6 @@ APART = {
         twice_a_similarity,
         loads_that_nobody_uses,
         all_in_one_order,
+        looked_up_in_one_order,
     )
 }
